@@ -16,8 +16,8 @@ if(MILLRACE_HAS_CUDA)
 endif()
 
 # bench/ops: the measurements of single operations in `millrace bench`; bench/fusion, bench/context,
-# bench/diffusion, bench/overlap, bench/precision, bench/serve and bench/streams: the commands of those
-# names.
+# bench/diffusion, bench/overlap, bench/precision, bench/serve and bench/streams: the commands of
+# those names.
 file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp
      ${PROJECT_SOURCE_DIR}/bench/fusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/context/*.cpp
      ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/overlap/*.cpp

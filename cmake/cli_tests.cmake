@@ -1,5 +1,5 @@
-# The command line as a user drives it, and the installed package as another project uses it.
-# Plain python3: nothing to install. They test the CPU engine; device_test.py tests the GPU's.
+# The command line as a user drives it, and the installed package as another project uses it. Plain
+# python3: nothing to install. They test the CPU engine; device_test.py tests the GPU's.
 if(Python3_FOUND AND TARGET millrace_cli)
     # A program that MILLRACE_FAULT kills while it saves; the real one has no such code.
     add_executable(millrace_faulty ${PROJECT_SOURCE_DIR}/tests/cli/faulty.cpp)

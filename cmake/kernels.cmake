@@ -1,5 +1,5 @@
-# millrace_kernels: attention alone (include/millrace/attention.h), for programs that bring their own
-# tensors and streams. It needs the CUDA runtime and fmt, and nothing else of the project.
+# millrace_kernels: attention alone (include/millrace/attention.h), for programs that bring their
+# own tensors and streams. It needs the CUDA runtime and fmt, and nothing else of the project.
 #   cmake --build build --target millrace_kernels example_attention
 if(NOT MILLRACE_HAS_CUDA)
     return()

@@ -1,5 +1,5 @@
-// GGUF, the format of llama.cpp, versions 2 and 3: metadata and tensors in one file.
-// The reader trusts nothing: for any bytes the result is a GgufFile or an mr::Error.
+// GGUF, the format of llama.cpp, versions 2 and 3: metadata and tensors in one file. The reader
+// trusts nothing: for any bytes the result is a GgufFile or an mr::Error.
 #pragma once
 
 #include <cstdint>

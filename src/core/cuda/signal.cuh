@@ -2,9 +2,9 @@
 //
 // A word is four bytes of a result and a four-byte tag; all eight are written at once and read at
 // once. A reader polls the word until it has the expected tag, and then has the result as well: one
-// round trip to L2. A counter would cost a fence, an addition, reads of the counter and
-// then of the results, one after the other. The price is twice the bytes, and a rule for tags: the
-// slot must not already hold the expected tag.
+// round trip to L2. A counter would cost a fence, an addition, reads of the counter and then of the
+// results, one after the other. The price is twice the bytes, and a rule for tags: the slot must
+// not already hold the expected tag.
 #pragma once
 
 #include "core/cuda/kernel.cuh"

@@ -1,6 +1,6 @@
-// Which keys a query sees: the one definition, from which every attention op takes its bounds, on
-// the CPU and on the GPU. All of it is constexpr and needs no CUDA header, so g++ and nvcc compile
-// it and kernels call it.
+// Which keys a query sees: the one definition, from which every attention op on the CPU and the GPU
+// takes its bounds. All of it is constexpr and needs no CUDA header, so both g++ and nvcc compile
+// it and kernels can call it.
 #pragma once
 
 #include <algorithm>
@@ -11,24 +11,24 @@ namespace mr::ops {
 
 // Queries and keys have positions in their sequence: keys 0, 1, ... and the last query that of the
 // last key. A sequence of `queries` and `keys` has its first query at keys - queries, which is
-// negative where there are more queries than keys: such a query stands before every key.
+// negative if there are more queries than keys: such a query is before every key.
 struct AttentionMask {
     enum class Kind {
         causal,        // key <= query
         block_causal,  // key's block <= query's block, blocks of `block` positions from `origin`
         full,          // all keys of the sequence so far
-        // key's block < query's block, blocks of `block` positions from 0: what is known of a text
+        // key's block < query's block, blocks of `block` positions from 0: the known part of a text
         // whose blocks are filled in one after another (model/train/diffusion_attention.cpp). A
-        // query of the first block sees nothing. Of plain tensors alone (flash/).
+        // query of the first block sees nothing. Only for plain tensors (flash/).
         block_before,
     };
     Kind kind = Kind::causal;
     std::int32_t block = 1;
     std::int32_t window = 0;  // > 0: only keys with query - key < window
-    std::int32_t sinks = 0;   // the first keys that the window leaves visible; `kind` still holds
-    // Where blocks are counted from: position p lies in block floor((p - origin) / block). It
-    // counts modulo `block`, so the first block, which begins at position 0, may be shorter than
-    // the others. Blocks that follow a prompt of any length have its end as their origin.
+    std::int32_t sinks = 0;   // the first keys, seen in spite of the window; `kind` still applies
+    // Where blocks are counted from: position p lies in block floor((p - origin) / block). It is
+    // taken modulo `block`, so the first block, which begins at position 0, may be shorter. Blocks
+    // that follow a prompt of any length have its end as their origin.
     std::int32_t origin = 0;
 
     bool operator==(const AttentionMask&) const = default;
@@ -40,9 +40,9 @@ inline float default_scale(std::int64_t head_dim) {
     return 1 / std::sqrt(static_cast<float>(head_dim));
 }
 
-// The definition. Key j is seen from position p where j < hi(p) and (j >= lo(p) or j < sinks).
-// hi and lo never fall with p. The numbers are those of an AttentionMask; without a window `window`
-// is kNever and there are no sinks, so that lo() needs no case. Positions are below 2^30, blocks,
+// The definition. Position p sees key j if j < hi(p) and (j >= lo(p) or j < sinks). hi and lo never
+// decrease with p. The fields are those of an AttentionMask; without a window `window` is kNever
+// and there are no sinks, so that lo() needs no special case. Positions are below 2^30, blocks,
 // windows and sinks at most 2^30: ints hold their sums.
 struct KeyMask {
     // AttentionMask numbers its kinds in another order. The kernels over pages compare with those
@@ -55,9 +55,9 @@ struct KeyMask {
     int block = 1;
     int window = kNever;
     int sinks = 0;
-    int origin = 0;  // in [0, block): the end of the first block, where that is shorter
-    // Blocks: hi(p) is the begin of the block of p + ahead. block - origin, where blocks are
-    // counted from the origin: the end of p's own.
+    int origin = 0;  // in [0, block): end of the first block if it is shorter
+    // Blocks: hi(p) is the begin of the block of p + ahead. With ahead = block - origin (blocks
+    // counted from the origin) that is the end of p's own block.
     int ahead = 1;
 
     constexpr KeyMask() = default;
@@ -84,8 +84,8 @@ struct KeyMask {
         const int end = kind == Kind::causal ? p + 1 : (p + ahead) / block * block + origin;
         return std::min(end, keys);
     }
-    // Whether every key has a query that sees it, in a sequence with queries at all: its last sees
-    // all of them.
+    // Whether every key is seen by some query, in a sequence that has queries: the last query sees
+    // all.
     constexpr bool every_key_is_seen() const {
         return window == kNever && (kind != Kind::block_causal || ahead > 0);
     }

@@ -1,5 +1,5 @@
-// The definition of what a query sees against the words of AttentionMask, and every form of it that
-// an op or a kernel works with against the definition: exhaustively, for small numbers.
+// Tests the definition of what a query sees against the description of AttentionMask, and every
+// form of it in an op or a kernel against the definition: exhaustively, for small numbers.
 #include "ops/attention/mask.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 using Kind = AttentionMask::Kind;
 
-// Compiled as constants, too.
+// Also as compile-time constants.
 constexpr KeyMask kWindow(AttentionMask{Kind::causal, 1, 4, 2});
 static_assert(kWindow.lo(10) == 7 && kWindow.hi(10, 100) == 11 && kWindow.hi(10, 9) == 9);
 static_assert(kWindow.sees(10, 1, 100) && !kWindow.sees(10, 2, 100) && kWindow.sees(10, 7, 100));
@@ -59,8 +59,8 @@ std::vector<AttentionMask> masks() {
     return out;
 }
 
-// Calls visit(mask, position, keys) for all of them, also with positions before the first key: a
-// sequence may have more queries than keys.
+// Calls visit(mask, position, keys) for all combinations, also with positions before the first key:
+// a sequence may have more queries than keys.
 template <typename Visit>
 void for_every_query(Visit&& visit) {
     for (const AttentionMask& mask : masks()) {
@@ -89,7 +89,7 @@ TEST(AttentionMask, DefinitionIsTheWords) {
     });
 }
 
-// Tiles rely on it: their first and last query say what all of them see.
+// Tiles rely on it: their first and last query bound what all of them see.
 TEST(AttentionMask, BoundsNeverFall) {
     for_every_query([](const AttentionMask& words, int p, int keys) {
         const KeyMask mask(words);
@@ -104,7 +104,7 @@ TEST(AttentionMask, LargestNumbers) {
     const KeyMask never(AttentionMask{Kind::causal, 1, 0, 9});
     EXPECT_EQ(never.lo(kLast), 0);
     EXPECT_EQ(never.hi(kLast, kLast), kLast);
-    EXPECT_EQ(never.sinks, 0);  // a window alone needs them
+    EXPECT_EQ(never.sinks, 0);  // only a window needs them
     for (const int block : {1 << 29, (1 << 29) + 1, (1 << 30) - 1, 1 << 30}) {
         for (const int origin : {0, 1, block - 1}) {
             const AttentionMask words{Kind::block_causal, block, kMost, kMost, origin};
@@ -139,8 +139,8 @@ TEST(AttentionMask, VisibleKeysAreTheDefinition) {
     });
 }
 
-// The kernels over pages, whose comparison is KeyRange::holds() of common.cuh. The call drops sinks
-// where there is no window.
+// The kernels over pages; their comparison is KeyRange::holds() of common.cuh. The call drops sinks
+// if there is no window.
 TEST(AttentionMask, BoundsOverPagesAreTheDefinition) {
     for_every_query([](const AttentionMask& words, int p, int keys) {
         const KeyMask mask(words);
@@ -157,8 +157,8 @@ TEST(AttentionMask, BoundsOverPagesAreTheDefinition) {
     });
 }
 
-// With sinks they number the keys anew (parts.h), for a tile whose first row stands anywhere before
-// the query; the sinks of a row are those below its end.
+// With sinks they renumber the keys (parts.h), for a tile whose first row is anywhere before the
+// query; the sinks of a row are those below its end.
 TEST(AttentionMask, AViewIsTheDefinition) {
     using namespace cuda::attn;
     for_every_query([](const AttentionMask& words, int p, int keys) {
@@ -182,7 +182,7 @@ TEST(AttentionMask, AViewIsTheDefinition) {
     });
 }
 
-// The one-pass backward, whose comparison is that of hide_scores() in tiles.cuh.
+// The one-pass backward; its comparison is that of hide_scores() in tiles.cuh.
 TEST(AttentionMask, ScoreBoundsAreTheDefinition) {
     for_every_query([](const AttentionMask& words, int p, int keys) {
         const KeyMask mask(words);
@@ -195,7 +195,7 @@ TEST(AttentionMask, ScoreBoundsAreTheDefinition) {
     });
 }
 
-// The tiles of a single query and of a single key, which are its keys and its queries. Those of
+// The tiles of a single query and of a single key: exactly its keys and its queries. Tiles of
 // several are tested in flash/problem_test.cpp.
 TEST(AttentionMask, TilesOfOneAreTheDefinition) {
     for_every_query([](const AttentionMask& words, int p, int keys) {

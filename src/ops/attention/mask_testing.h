@@ -8,7 +8,7 @@
 
 namespace mr::ops::reference {
 
-// Does the query at position `query` see key `key`? From the words of AttentionMask.
+// Whether the query at position `query` sees key `key`, by the description of AttentionMask.
 inline bool sees(const AttentionMask& mask, int query, int key) {
     const auto block_of = [&](int position) {
         return std::floor((double(position) - mask.origin) / mask.block);
@@ -18,7 +18,7 @@ inline bool sees(const AttentionMask& mask, int query, int key) {
             if (key > query) return false;
             break;
         case AttentionMask::Kind::block_causal:
-            // A query before the first key stands before the first block.
+            // A query before the first key is before the first block.
             if (query < 0 || block_of(key) > block_of(query)) return false;
             break;
         case AttentionMask::Kind::block_before:
@@ -30,7 +30,7 @@ inline bool sees(const AttentionMask& mask, int query, int key) {
     return mask.window == 0 || query - key < mask.window || key < mask.sinks;
 }
 
-// Blocks from every origin that differs, and some that do not.
+// Blocks from every distinct origin, and some equivalent ones.
 inline std::vector<AttentionMask> origin_masks() {
     std::vector<AttentionMask> out;
     for (const int block : {1, 3, 4, 32}) {

@@ -61,9 +61,9 @@ inline constexpr std::array<std::int64_t, 5> kSteps{64, 128, 256, 512, 1024};
 // Whether the algorithm accepts `tokens` tokens with at most kNoSums of workspace.
 bool takes(const Key& key, const Algorithm& algorithm, std::int64_t tokens);
 
-// The algorithm for `tokens` tokens; null if the key has none. The one for kManyTokens
-// is chosen at the first call and defines the bits; the others come from adopt(). Callable from any
-// thread; addresses stay.
+// The algorithm for `tokens` tokens; null if the key has none. The one for kManyTokens is chosen at
+// the first call and defines the bits; the others come from adopt(). Callable from any thread;
+// addresses stay.
 const Algorithm* algorithm(const Key& key, std::int64_t tokens = kManyTokens);
 // From now on this algorithm serves up to kSteps[step] tokens. The caller has checked that its bits
 // are those of algorithm(key).

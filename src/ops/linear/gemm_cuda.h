@@ -29,8 +29,8 @@ struct GemmOptions {
 // split-k defines them, and others serve fewer tokens only if they gave the same bits in a trial on
 // random numbers.
 //
-// cuBLASLt if it can be opened and accepts the shape (x and w of one type, rows of whole 16
-// bytes); else own kernels: tensor cores for f16 and bf16 from sm_80 on, FMA for the rest. The
+// cuBLASLt if it can be opened and accepts the shape (x and w of one type, rows of whole 16 bytes);
+// else own kernels: tensor cores for f16 and bf16 from sm_80 on, FMA for the rest. The
 // environment's MILLRACE_CUBLASLT names the library's file, or is `off`.
 //
 // Scratch: gemm_scratch_bytes() of ctx.scratch. Nothing is allocated. The first call for a shape

@@ -73,9 +73,9 @@ struct Size {
 };
 
 // The error bound of a sum in f32 of k products of rms `term`: errors of one step are at most eps *
-// |partial sum|, partial sums grow like sqrt(i) * term, and errors of either sign add up
-// like a random walk: eps * term * k / sqrt(2) in all; 8 of these for the worst of many elements.
-// Tensor cores truncate where FMA rounds: two more bits.
+// |partial sum|, partial sums grow like sqrt(i) * term, and errors of either sign add up like a
+// random walk: eps * term * k / sqrt(2) in all; 8 of these for the worst of many elements. Tensor
+// cores truncate where FMA rounds: two more bits.
 double tolerance(double squares, std::int64_t k, bool tensor_cores) {
     const double eps = tensor_cores ? 0x1p-22 : 0x1p-24;
     return 8 * eps * std::sqrt(squares / static_cast<double>(k)) * static_cast<double>(k) + 1e-30;

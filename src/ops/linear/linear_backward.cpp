@@ -10,9 +10,9 @@ namespace mr::ops {
 namespace {
 
 constexpr std::size_t kAlign = 64;
-// Block sizes of packing, in depth, columns and rows of c: a panel of b (12 KiB on NEON) fits
-// L1, a thread's rows of a (at most 96 KiB) L2, and b's columns (at most 960 KiB) the shared
-// last-level cache.
+// Block sizes of packing, in depth, columns and rows of c: a panel of b (12 KiB on NEON) fits L1, a
+// thread's rows of a (at most 96 KiB) L2, and b's columns (at most 960 KiB) the shared last-level
+// cache.
 constexpr std::int64_t kDepthBlock = 256;
 constexpr std::int64_t kColBlock = 10 * kPanelStep;
 constexpr std::int64_t kRowBlock = kPanelStep;

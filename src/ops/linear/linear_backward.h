@@ -17,13 +17,13 @@ namespace mr::ops {
 void linear_train(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bias = {},
                   Tensor residual = {}, OpKind kind = OpKind::linear);
 
-// dx = dy · w, or dx += if `accumulate`. All f32: dx [tokens, k], dy [tokens, n], w [n, k].
-// The bits of dx[t, :] depend on dy[t, :], w and the old dx[t, :]: not on threads or other tokens.
+// dx = dy · w, or dx += if `accumulate`. All f32: dx [tokens, k], dy [tokens, n], w [n, k]. The
+// bits of dx[t, :] depend on dy[t, :], w and the old dx[t, :]: not on threads or other tokens.
 void linear_backward_input(const Context& ctx, Tensor dx, Tensor dy, Tensor w,
                            bool accumulate = false, OpKind kind = OpKind::linear);
 
-// dw += dyᵀ · x, and dbias += the sum of dy over tokens. All f32: dw [n, k], dbias [n] or none,
-// dy [tokens, n], x [tokens, k]. Tokens are summed in one order, for any number of threads.
+// dw += dyᵀ · x, and dbias += the sum of dy over tokens. All f32: dw [n, k], dbias [n] or none, dy
+// [tokens, n], x [tokens, k]. Tokens are summed in one order, for any number of threads.
 void linear_backward_weight(const Context& ctx, Tensor dw, Tensor dbias, Tensor dy, Tensor x,
                             OpKind kind = OpKind::linear);
 

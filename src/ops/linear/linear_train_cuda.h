@@ -26,9 +26,9 @@ struct TrainGemmOptions {
     bool timed = false;
 };
 
-// out = x · wᵀ (+ bias) (+ residual).
-// out [tokens, n or more] bf16 or f32, x [tokens, k], w [n, k]; bias f32 [n] or none, rounded to
-// out's type; residual of out's shape and type, or none; may be out.
+// out = x · wᵀ (+ bias) (+ residual). out [tokens, n or more] bf16 or f32, x [tokens, k], w [n, k];
+// bias f32 [n] or none, rounded to out's type; residual of out's shape and type, or none; may be
+// out.
 void linear_forward(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bias = {},
                     Tensor residual = {}, const TrainGemmOptions& options = {});
 

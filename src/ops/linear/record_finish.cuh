@@ -50,10 +50,10 @@ __device__ __forceinline__ void put_record(const RecordParams& p, int tile, int 
                     [&](int i) { return p.bias ? v[i] + p.bias[tile * kTileRows + i] : v[i]; });
 }
 
-// Writes the records of `count` adjacent tiles from `tile` on, by a block
-// of kAll threads, for `tokens` tokens; where[i].x: the row of token i.
-// sums: f32 [8 parts, part_step apart][tokens, token_step apart][rows];
-// the sums of the parts are added as in add_warps() and replace those of the first part.
+// Writes the records of `count` adjacent tiles from `tile` on, by a block of kAll threads, for
+// `tokens` tokens; where[i].x: the row of token i. sums: f32 [8 parts, part_step apart][tokens,
+// token_step apart][rows]; the sums of the parts are added as in add_warps() and replace those of
+// the first part.
 template <int kAll>
 __device__ __forceinline__ void finish_records(const RecordParams& p, const int2* where, int tokens,
                                                int tile, int count, float* sums, int part_step,

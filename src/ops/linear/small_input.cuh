@@ -12,9 +12,9 @@
 
 namespace mr::cuda::small {
 
-// The 32 columns of a block become 8-bit numbers times a scale, as on the CPU
-// (linear_kernels.cpp), bit for bit. Every block of the grid repeats this for the same input, so it
-// uses few instructions: rounding is an addition.
+// The 32 columns of a block become 8-bit numbers times a scale, as on the CPU (linear_kernels.cpp),
+// bit for bit. Every block of the grid repeats this for the same input, so it uses few
+// instructions: rounding is an addition.
 struct QuantScale {
     float d, inverse;
 };

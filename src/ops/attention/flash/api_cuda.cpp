@@ -1,4 +1,4 @@
-// include/millrace/attention.h: raw pointers to the ops' tensors and back.
+// include/millrace/attention.h: converts raw pointers to the ops' tensors and calls the ops.
 #include <millrace/attention.h>
 
 #include "core/cuda/device.h"
@@ -34,7 +34,7 @@ mr::ops::AttentionMask::Kind kind_of(AttentionMask mask) {
     MR_CHECK(false, "the mask is AttentionMask::full, causal or block_causal");
 }
 
-// The call as the op takes it.
+// The public call as arguments of the op.
 struct Call {
     HeadRows q, k, v, out;
     mr::Tensor lse;
@@ -71,7 +71,7 @@ void attention_forward(const Attention& attention, void* stream) {
     mr::cuda::Stream borrowed(static_cast<CUstream_st*>(stream));
     mr::Context ctx;
     ctx.cuda = &borrowed;
-    ctx.dependent_launch = false;  // the kernels before in the stream are the caller's
+    ctx.dependent_launch = false;  // earlier kernels in the stream are the caller's
     mr::cuda::flash_forward(ctx, c.out, c.lse, c.q, c.k, c.v, c.batch, c.mask, c.scale);
 }
 

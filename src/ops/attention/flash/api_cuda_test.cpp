@@ -1,4 +1,4 @@
-// include/millrace/attention.h is the op, with the op's bits, for whatever it can say.
+// include/millrace/attention.h gives the bits of the op for every call it can express.
 #include <millrace/attention.h>
 
 #include "ops/attention/flash/forward/testing.cuh"
@@ -111,7 +111,7 @@ TEST_F(FlashApiTest, BackwardHasTheBitsOfTheOp) {
                 EXPECT_EQ(bytes, flash_backward_scratch_bytes(d.q, d.batch));
                 ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
                 flash_backward(ctx_, want, dout, d.q, d.k, d.v, d.out, d.lse, d.batch, p.mask,
-                               ops::default_scale(dim));  // the call says none
+                               ops::default_scale(dim));  // the call gives none
                 millrace::attention_backward(call,
                                              {dout.data, got.dq.tensor.data, got.dk.tensor.data,
                                               got.dv.tensor.data, ctx_.scratch.data(), bytes},
@@ -125,7 +125,7 @@ TEST_F(FlashApiTest, BackwardHasTheBitsOfTheOp) {
     }
 }
 
-// Equal sequences without lengths, tokens with gaps between them; the gradients have none.
+// Equal sequences without lengths, tokens with gaps; the gradients have no gaps.
 TEST_F(FlashApiTest, BackwardTakesStrides) {
     const Problem p = random(2, 2, 64, {70, 70}, {90, 90}, {Kind::causal}, DType::bf16);
     const Device d = device_copy(p, DType::bf16);
@@ -235,7 +235,7 @@ TEST_F(FlashApiTest, BrokenContractsAreNamed) {
     stream_->synchronize();
 }
 
-// Without a GPU: what no type or mask is called is refused before anything else.
+// Without a GPU: invalid types and masks are refused before anything else.
 TEST(FlashApi, WordsOutOfRangeAreRefused) {
     millrace::Attention call;
     call.type = static_cast<millrace::AttentionType>(7);

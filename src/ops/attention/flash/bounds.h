@@ -1,5 +1,5 @@
-// How far a version of attention that computes with roundings may be from the f64 reference: the
-// errors of each step, to first order, followed from the scores to every single result.
+// Error bounds for versions of attention that compute with roundings, relative to the f64
+// reference: the errors of each step, to first order, propagated from the scores to every result.
 #pragma once
 
 #include "ops/attention/flash/reference.h"
@@ -16,7 +16,7 @@ struct Roundoff {
 // An absolute bound for every element of a Result. `r` is the reference's, of the forward alone or
 // of both.
 inline Result error_bounds(const Problem& p, const Result& r, const Roundoff& u) {
-    constexpr double kTiny = 0x1p-126;  // what may be lost by flushing to zero
+    constexpr double kTiny = 0x1p-126;  // largest loss by flushing to zero
     Result e;
     e.out.assign(r.out.size(), 0);
     e.lse.assign(r.lse.size(), 0);
@@ -24,14 +24,14 @@ inline Result error_bounds(const Problem& p, const Result& r, const Roundoff& u)
     e.dk.assign(r.dk.size(), 0);
     e.dv.assign(r.dv.size(), 0);
     const int dim = p.head_dim;
-    const double dot_error = (dim + 3) * u.sums;  // of a product of rows, relative to its magnitude
+    const double dot_error = (dim + 3) * u.sums;  // of a dot product, relative to its magnitude
     const auto magnitude = [&](const double* a, const double* b) {
         double sum = 0;
         for (int d = 0; d < dim; ++d) sum += std::abs(a[d] * b[d]);
         return sum;
     };
     for (int seq = 0; seq < p.sequences(); ++seq) {
-        const double rows = p.queries(seq) * (p.heads / p.kv_heads);  // that add to dk and dv
+        const double rows = p.queries(seq) * (p.heads / p.kv_heads);  // rows that add to dk and dv
         for (int head = 0; head < p.heads; ++head) {
             for (int i = 0; i < p.queries(seq); ++i) {
                 const RowWeights row = row_weights(p, seq, i, head);
@@ -48,7 +48,7 @@ inline Result error_bounds(const Problem& p, const Result& r, const Roundoff& u)
                     far[x] = u.sums * (top - row.s[x]);  // rounding of the exponent
                     spread += row.p[x] * far[x];
                 }
-                // Sums over n keys, and the exponentials and rescalings on the way.
+                // Sums over n keys, and the exponentials and rescalings involved.
                 const double sum_error = (static_cast<double>(n) + 16) * u.sums + spread;
                 const double lse_error = worst + sum_error + 2 * u.sums * (std::abs(row.lse) + 1);
                 e.lse[p.lse_at(seq, i, head)] = lse_error;

@@ -1,5 +1,5 @@
-// Calls of attention's forward that are large, follow one another, or run beside one another: what
-// a kernel that hands out its tiles by a counter could get wrong.
+// Forward calls that are large, follow one another, or run concurrently: cases where handing out
+// tiles by a counter could go wrong.
 #include <array>
 #include <chrono>
 #include <thread>
@@ -179,7 +179,7 @@ TEST_F(FlashCallsTest, EqualSequencesHaveTheBitsOfGivenLengths) {
     }
 }
 
-// A call in a graph has a counter of its own for as long as the graph can run.
+// A call in a graph keeps a counter of its own for as long as the graph can run.
 TEST_F(FlashCallsTest, GraphsGiveTheirCountersBack) {
     if (this_gpu().sm != 90) GTEST_SKIP() << "the kernel with counters is sm_90's";
     const Problem p = many(64, {Kind::causal}, DType::bf16);
@@ -199,7 +199,7 @@ TEST_F(FlashCallsTest, GraphsGiveTheirCountersBack) {
             ASSERT_TRUE(bits(d) == want) << "run " << run;
         }
         stream_->synchronize();
-        // The driver gives back from a thread of its own.
+        // The driver returns it from a thread of its own.
         for (int i = 0; i < 1000 && flash::spare_counters() < before; ++i) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }

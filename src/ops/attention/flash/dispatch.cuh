@@ -8,14 +8,14 @@
 
 namespace mr::cuda::flash {
 
-// sm_90a, f16 and bf16: wgmma and TMA. flash/forward/hopper.cu
-// Also over the pages of a cache, where Problem::lse may be null, up to kPagedMaxDim.
+// sm_90a, f16 and bf16: wgmma and TMA. flash/forward/hopper.cu. Also over the pages of a cache up
+// to kPagedMaxDim; Problem::lse may then be null.
 inline constexpr int kPagedMaxDim = 128;
 void forward_hopper(const Context& ctx, const Problem& p, Stamp* stamp,
                     const PagedKeys& paged = {});
-int spare_counters();  // how many calls can still be captured before they get slower; for tests
-// sm_80 and up, f16 and bf16: mma.sync and cp.async. flash/forward/mma.cu
-// Also over pages, with lse or without, for the heads of mma_takes_pages().
+int spare_counters();  // calls that can still be captured before they get slower; for tests
+// sm_80 and up, f16 and bf16: mma.sync and cp.async. flash/forward/mma.cu. Also over pages, with
+// lse or without, for head sizes of mma_takes_pages().
 void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged = {});
 // Any type, any device. flash/forward/plain.cu
 void forward_plain(const Context& ctx, const Problem& p, Stamp* stamp);

@@ -116,8 +116,8 @@ Problem checked(const Context& ctx, const HeadRows& q, const HeadRows& k, const 
 // The amounts for the ledger: tokens that belong to a sequence, and (query, key) pairs of one head
 // that the mask leaves.
 struct Amount {
-    std::uint64_t q_bytes, k_bytes, lse_bytes;  // of q or out, of k or v, of lse
-    std::uint64_t product_flops;                // of one product over all pairs of query and key
+    std::uint64_t q_bytes, k_bytes, lse_bytes;  // bytes of q or out, of k or v, and of lse
+    std::uint64_t product_flops;                // of one product over all (query, key) pairs
 };
 
 Amount amount_of(const Problem& p) {
@@ -142,7 +142,7 @@ std::byte* aligned_begin(std::span<std::byte> scratch) {
                                         64 * 64);
 }
 
-// Rows are (query, head of the group), queries outermost: those of a block share keys and values.
+// Rows are (query, head of the group), queries outermost: rows of a block share keys and values.
 struct Row {
     std::int64_t query = 0, head = 0;
 };
@@ -181,7 +181,7 @@ struct BackwardTensors {
     Tensor lse;
 };
 
-// All of one sequence and kv head: one thread adds to its dk and dv, in the order of the rows.
+// One whole sequence and kv head: one thread adds to its dk and dv, in row order.
 void backward_sequence(const Problem& p, const BackwardTensors& t, const Sequence& seq,
                        std::int64_t kv_head, std::byte* scratch) {
     const HeadRows &dk = t.gradients.dk, &dv = t.gradients.dv;
@@ -206,7 +206,7 @@ void backward_sequence(const Problem& p, const BackwardTensors& t, const Sequenc
             const Row row = row_of(p, kv_head, begin + r);
             const std::int64_t token = seq.q + row.query;
             lse[r] = t.lse.f32(row.head)[token];
-            if (lse[r] == -std::numeric_limits<float>::infinity()) continue;  // visible: nothing
+            if (lse[r] == -std::numeric_limits<float>::infinity()) continue;  // sees nothing
             visible[r] = p.visible(seq, row.query);
             const float* q_row = p.q.f32(token, row.head);
             const float* dout_row = t.dout.f32(token, row.head);
@@ -283,7 +283,7 @@ void flash_forward(const Context& ctx, const HeadRows& out, Tensor lse, const He
         ctx.pool->parallel_for(
             blocks * p.kv_heads, 1, [&](std::int64_t begin, std::int64_t end, int thread) {
                 for (std::int64_t task = begin; task < end; ++task) {
-                    // Late rows see most keys and go first: no thread is left with one at the end.
+                    // Late rows see most keys and go first, so that no thread ends with a long one.
                     const std::int64_t row = (blocks - 1 - task / p.kv_heads) * kBlockRows;
                     forward_rows(p, seq, task % p.kv_heads, row, std::min(row + kBlockRows, rows),
                                  scratch + static_cast<std::size_t>(thread) * per_thread, out, lse);

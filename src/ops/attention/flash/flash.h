@@ -1,5 +1,5 @@
-// Attention on plain tensors, forward and backward: training, and prefill without a cache.
-// docs/attention.md derives both. The paged cache has attention.h; the masks are the same.
+// Attention on plain tensors, forward and backward: for training, and for prefill without a cache.
+// docs/attention.md derives both. attention.h is for the paged cache; the masks are the same.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace mr::ops {
 
-// [tokens, heads, head_dim], the heads of a token together; from one token to the next are
-// `token_stride` elements, so that q, k and v may be parts of one fused projection.
+// [tokens, heads, head_dim], the heads of a token contiguous; tokens are `token_stride` elements
+// apart, so that q, k and v may be parts of one fused projection.
 struct HeadRows {
     HeadRows() = default;
-    HeadRows(Tensor tensor_)  // NOLINT(google-explicit-constructor): a whole tensor is one
+    HeadRows(Tensor tensor_)  // NOLINT(google-explicit-constructor): a whole tensor converts
         : tensor(tensor_), token_stride(tensor_.dim(1) * tensor_.dim(2)) {}
     HeadRows(Tensor tensor_, std::int64_t stride) : tensor(tensor_), token_stride(stride) {}
 
@@ -32,9 +32,9 @@ struct HeadRows {
 
 // A packed batch: sequence i has queries [cu_q[i], cu_q[i + 1]) and keys [cu_k[i], cu_k[i + 1]).
 // Both begin with 0, never fall, have one more entry than there are sequences, and end inside the
-// tensors. Both empty: one sequence, all queries and all keys.
-// Where queries and keys differ in number the last query stands at the last key, as in a chunk of
-// prefill: query i of n is at position keys - n + i (AttentionMask).
+// tensors. Both empty: one sequence, all queries and all keys. If there are more keys than queries,
+// or fewer, the last query is at the last key's position, as in a chunk of prefill: query i of n is
+// at position keys - n + i (AttentionMask).
 struct PackedBatch {
     std::span<const std::int32_t> cu_q = {};
     std::span<const std::int32_t> cu_k = {};
@@ -44,7 +44,7 @@ struct PackedBatch {
 inline constexpr std::int64_t kFlashMaxDim = 256;
 
 // For each sequence, query i and head h, with kv head h / (heads / kv_heads):
-//   s[j]      = scale * q[i, h] · k[j]                for the keys j that the mask shows
+//   s[j]      = scale * q[i, h] · k[j]                for the keys j that the mask allows
 //   lse[h, i] = log(sum over j of exp(s[j]))
 //   out[i, h] = sum over j of exp(s[j] - lse[h, i]) * v[j]
 // q, out [tokens_q, heads, head_dim]; k, v [tokens_k, kv_heads, head_dim]; lse [heads, tokens_q].
@@ -58,11 +58,11 @@ void flash_forward(const Context& ctx, const HeadRows& out, Tensor lse, const He
                    const HeadRows& k, const HeadRows& v, const PackedBatch& batch,
                    const AttentionMask& mask, float scale);
 
-// The gradients of a loss by q, k and v, from its gradient `dout` by out, and from what the forward
-// gave: dq and dout as q, dk and dv as k. They are written, not added to. Everything is finite but
-// lse, where -infinity (a row without weight) gives no gradient to anything.
-// Deterministic: bits depend on a sequence's own tensors alone, as above.
-// Scratch: flash_backward_scratch_bytes().
+// The gradients of a loss by q, k and v, from its gradient `dout` by out and the
+// forward's results. Shapes: dq and dout as q, dk and dv as k. They are
+// overwritten, not added to. All inputs must be finite except lse: a row of
+// -infinity (no weight) contributes no gradient. Deterministic: bits depend on a
+// sequence's own tensors alone, as above. Scratch: flash_backward_scratch_bytes().
 struct FlashGradients {
     HeadRows dq, dk, dv;
 };

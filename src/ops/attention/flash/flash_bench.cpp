@@ -4,7 +4,7 @@
 //   bench_flash [threads]
 //
 // Each line is the best of 7 runs, counting only the pairs that the mask leaves; with one thread
-// its processor time counts, so that a shared machine can be measured on.
+// CPU time is measured, so that a shared machine can be used.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -11,8 +11,8 @@ void flash_forward(const Context& ctx, const ops::HeadRows& out, Tensor lse, con
                    const ops::AttentionMask& mask, float scale) {
     const flash::Problem p = flash::checked_forward(ctx, out, lse, q, k, v, batch, mask, scale);
     if (p.sequences == 0 || p.max_queries == 0) return;
-    // Two products; every operand once.
-    // Counted where it is asked for: it takes as long as a part of the launch.
+    // Two products; every operand once. Counted only on request: counting takes as long as a part
+    // of the launch.
     const flash::Amount a = ctx.ledger || ctx.timeline ? flash::amount_of(p) : flash::Amount{};
     Stamp* stamp =
         account(ctx, OpKind::attention, "attention",

@@ -2,9 +2,9 @@
 // tensors, the lengths and the scratch lie in device memory. docs/attention.md derives the kernels.
 //
 // q, k, v, out and their gradients are all f32, all f16 or all bf16; sums are f32. head_dim is a
-// multiple of 8, forward up to 256 and backward up to 128. Every tensor begins at a multiple of 16
-// bytes and its tokens lie a multiple of 16 bytes apart. Limits: include/millrace/attention.h. A
-// call that breaks this throws ContractError with the sentence it broke.
+// multiple of 8, forward up to 256 and backward up to 128. Every tensor is 16-byte aligned, and its
+// tokens are a multiple of 16 bytes apart. Limits: include/millrace/attention.h. A call that breaks
+// this throws ContractError with the sentence it broke.
 //
 // Fast on tensor cores for f16 and bf16: wgmma and TMA on sm_90a, mma.sync from sm_80 on; plain
 // kernels for f32 and before sm_80.
@@ -36,23 +36,23 @@ struct FlashBatch {
 inline constexpr int kFlashForwardMaxDim = 256;
 inline constexpr int kFlashBackwardMaxDim = 128;
 
-// out and lse [heads, tokens_q] f32 as ops::flash_forward. Needs no scratch. Calls may run beside
-// one another; a captured call not beside itself, which would write the same tensors. The bits of a
-// row depend on its own query and its sequence's keys and values alone.
+// out and lse [heads, tokens_q] f32 as ops::flash_forward. Needs no scratch. Different calls may
+// run concurrently, but not two replays of one captured call: they would write the same tensors.
+// The bits of a row depend on its own query and its sequence's keys and values alone.
 void flash_forward(const Context& ctx, const ops::HeadRows& out, Tensor lse, const ops::HeadRows& q,
                    const ops::HeadRows& k, const ops::HeadRows& v, const FlashBatch& batch,
                    const ops::AttentionMask& mask, float scale);
 
 // dq, dk and dv as ops::flash_backward, in the tensors' own type. Deterministic: bits depend on a
-// sequence's own tensors alone. ctx.scratch: flash_backward_scratch_bytes(), of this call alone
-// while it runs.
+// sequence's own tensors alone. ctx.scratch: flash_backward_scratch_bytes(), not shared with other
+// calls while it runs.
 void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
                     const ops::HeadRows& dout, const ops::HeadRows& q, const ops::HeadRows& k,
                     const ops::HeadRows& v, const ops::HeadRows& out, Tensor lse,
                     const FlashBatch& batch, const ops::AttentionMask& mask, float scale);
 
-// Of queries of this type and shape; `batch` for its number of sequences. O(tokens), and a tile for
-// every sequence and head. Keys need none.
+// Scratch for queries of this type and shape; `batch` gives the number of sequences. O(tokens),
+// plus a tile for every sequence and head. Independent of the keys.
 std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const FlashBatch& batch);
 
 }  // namespace mr::cuda

@@ -39,8 +39,8 @@ std::string text(int dim, DType dtype, const AttentionMask& mask) {
            " window " + std::to_string(mask.window);
 }
 
-// The sizes have tiles of their own, and so their own ways to walk over a mask. Queries that stand
-// before every key see none of them, unless they see all: rows without weight at every size.
+// Head sizes differ in their tiles, and so in how they walk over a mask. Queries before the first
+// key see none, unless they see all: so every size has rows without weight.
 TEST_F(FlashTest, EveryMaskHeadSizeAndType) {
     struct Case {
         int dim;
@@ -154,7 +154,7 @@ TEST_F(FlashTest, ExtremeScores) {
             }
         }
     }
-    // A maximum that keeps growing, by little and by much, and one that falls.
+    // A maximum that keeps growing, slowly and fast, and one that falls.
     for (const double step : {0.02, 0.2, 3.0, -0.2}) {
         Problem p = random(1, 1, 64, {64}, {600}, {Kind::full}, DType::bf16);
         for (int i = 0; i < 64; ++i) {
@@ -168,7 +168,7 @@ TEST_F(FlashTest, ExtremeScores) {
 }
 
 TEST_F(FlashTest, RowsWithoutWeight) {
-    // Every score of some rows is -infinity; others see no key.
+    // Some rows have only scores of -infinity; others see no key.
     for (const int dim : {64, 80, 96, 128, 256}) {
         for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
             for (const AttentionMask& mask :
@@ -193,7 +193,7 @@ TEST_F(FlashTest, RowsWithoutWeight) {
 }
 
 TEST_F(FlashTest, ASequenceIsItsOwn) {
-    // The bits of a sequence alone, and between others whose every number is NaN, or infinity.
+    // The bits of a sequence alone, and between others that are all NaN or infinity.
     const double nan = std::numeric_limits<double>::quiet_NaN();
     const double inf = std::numeric_limits<double>::infinity();
     for (const auto& [dim, foreign, kind] : {std::tuple{64, nan, Kind::full},
@@ -258,7 +258,7 @@ TEST_F(FlashTest, TheSameBitsEveryTime) {
 }
 
 TEST_F(FlashTest, PartsOfAFusedProjection) {
-    // q, k and v in one tensor of rows q | k | v, out in rows with a gap that stays as it is.
+    // q, k and v in one tensor of rows q | k | v; out in rows with a gap that must stay unchanged.
     const int heads = 4, kv_heads = 2, dim = 80, tokens = 150, width = (heads + 2 * kv_heads) * dim;
     const Problem p = random(heads, kv_heads, dim, {tokens}, {tokens}, {}, DType::bf16);
     std::vector<float> fused;

@@ -8,15 +8,15 @@ namespace {
 static_assert(kBlockRows == kTileKeys, "weights by row and by key are the same square");
 
 // The weights of a tile, by key, because dk and dv are sums over rows: [kTileKeys][kBlockRows], 0
-// where the row does not see the key.
+// if the row does not see the key.
 struct ByKey {
     alignas(64) float p[kTileKeys][kBlockRows];
     alignas(64) float ds[kTileKeys][kBlockRows];
 };
 
-// From scores s and products dp = dout · v of one row: the weights P = exp(s - lse) and
-// dS = P * (dp - delta), which stays in dp; both 0 for keys of [first, last) outside [lo, hi).
-// first and last are whole vectors.
+// From the scores s and the products dp = dout · v of one row, computes the weights P = exp(s -
+// lse) and dS = P * (dp - delta), stored in dp; both are 0 for keys of [first, last) outside [lo,
+// hi). first and last are multiples of a vector.
 MR_INLINE void weigh_row(const FlashBackwardTile& tile, int row, int first, int last, float* s,
                          float* dp) {
     const int lo = tile.lo[row], hi = tile.hi[row];
@@ -99,7 +99,7 @@ void flash_backward_tile(const FlashBackwardTile& tile) {
         any_hi = any_hi > tile.hi[r] ? any_hi : tile.hi[r];
     }
     if (any_lo >= any_hi) return;
-    // Each block of rows goes through the keys that one of its rows sees; the others have weight 0.
+    // Each block of rows walks over the keys that one of its rows sees; the others have weight 0.
     ByKey by_key;
     for (int j = any_lo; j < any_hi; ++j) {
         for (int r = 0; r < tile.rows; ++r) by_key.p[j][r] = by_key.ds[j][r] = 0;

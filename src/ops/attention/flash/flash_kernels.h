@@ -7,7 +7,7 @@
 
 namespace mr::ops {
 
-// One tile of keys against a block of query rows, backwards. All f32; strides in floats.
+// One tile of keys against a block of query rows, in the backward. All f32; strides in floats.
 struct FlashBackwardTile {
     int rows = 0;  // at most kBlockRows
     int head_dim = 0;
@@ -15,7 +15,7 @@ struct FlashBackwardTile {
     const float* q = nullptr;          // [rows, stride], already multiplied by the scale
     const float* dout = nullptr;       // [rows, stride]
     float* dq = nullptr;               // [rows, stride] added to: dS · K, without the scale
-    const float* lse = nullptr;        // [rows], finite where the row sees a key
+    const float* lse = nullptr;        // [rows], finite if the row sees a key
     const float* delta = nullptr;      // [rows] dout · out
     const std::int32_t* lo = nullptr;  // [rows] row r sees keys [lo[r], hi[r]) of the tile
     const std::int32_t* hi = nullptr;

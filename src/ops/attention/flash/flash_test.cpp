@@ -20,9 +20,9 @@ constexpr AttentionMask kMasks[] = {
     {Kind::causal},
     {Kind::block_causal, 16},
     {Kind::causal, 1, 37},           // a window
-    {Kind::causal, 1, 20, 4},        // and sinks
+    {Kind::causal, 1, 20, 4},        // a window and sinks
     {Kind::causal, 1, 33, 70},       // sinks beyond a tile
-    {Kind::block_causal, 7, 20, 2},  // all of it
+    {Kind::block_causal, 7, 20, 2},  // block-causal with window and sinks
     {Kind::block_causal, 16, 0, 0, 21},
     {Kind::block_causal, 7, 20, 2, 3},
     {Kind::full, 1, 5, 2},
@@ -38,7 +38,7 @@ Floats floats(const std::vector<double>& from, Shape shape) {
     return out;
 }
 
-// The op's tensors for a problem, outputs poisoned.
+// The op's tensors for a problem, with poisoned outputs.
 struct Attempt {
     explicit Attempt(const Problem& p)
         : problem(p),
@@ -168,7 +168,7 @@ TEST(Flash, ExtremeScoresGiveNoNan) {
     }
 }
 
-// Scores that overflow to -infinity: no weight, so nothing to pass on.
+// Scores that overflow to -infinity: no weight, so no gradient.
 TEST(Flash, RowsOfMinusInfinity) {
     for_each_isa([] {
         Problem p = reference::random_problem(1, 1, 8, {3}, {3}, {Kind::full}, 27);
@@ -314,7 +314,7 @@ TEST(Flash, LedgerCountsWhatTheMaskLeaves) {
                   q + lse + q + 2 * k, 55 * 14 * 4 * 8);
 }
 
-// Runs both with something broken and expects an error that says what.
+// Runs both ops with something broken and expects an error with that sentence.
 void expect_broken(const char* contract, const std::function<void(Attempt&)>& damage,
                    std::size_t scratch = 1 << 20) {
     Attempt run(reference::random_problem(4, 2, 16, {6, 4}, {6, 5}, {}, 34));

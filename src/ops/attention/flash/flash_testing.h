@@ -33,7 +33,7 @@ class FlashGpuTest : public GpuTest {
         return batch;
     }
 
-    // The largest score that any row sees, by its magnitude.
+    // The score of largest magnitude that any row sees.
     static double largest_score(const ops::reference::Problem& p) {
         double most = 0;
         for (int seq = 0; seq < p.sequences(); ++seq) {
@@ -48,9 +48,9 @@ class FlashGpuTest : public GpuTest {
         return most;
     }
     // One sequence whose scores are exact in f32, and beyond 1e4: every q and k is a or -a, a whole
-    // number with a * a * head_dim / 8 just above (64 numbers: 36 and 10368). A key in five is the
-    // query of the first token from its own on that sees it, which gives that score; another one is
-    // its opposite.
+    // number with a * a * head_dim / 8 just above (64 numbers: 36 and 10368). Every fifth key
+    // equals the query of the first token, from its own on, that sees it, which gives that score;
+    // another key is its negative.
     static void make_extreme(ops::reference::Problem& p) {
         ASSERT_TRUE(p.kv_heads == 1 && p.sequences() == 1);
         ASSERT_EQ(p.tokens_q(), p.tokens_k());
@@ -79,7 +79,7 @@ class FlashGpuTest : public GpuTest {
     static Wanted with_bounds(const ops::reference::Problem& p, ops::reference::Result value,
                               DType dtype) {
         const double u = epsilon(dtype);
-        // 2^-22: what the exponential of the hardware may be off.
+        // 2^-22: the error bound of the hardware's exponential.
         const ops::reference::Roundoff roundoff{0x1p-22, dtype == DType::f32 ? 0x1p-24 : u, u};
         ops::reference::Result bound = ops::reference::error_bounds(p, value, roundoff);
         return {std::move(value), std::move(bound)};

@@ -1,5 +1,5 @@
-// Which tiles of keys a tile of queries visits, which tiles of queries a tile of keys, and which of
-// them the mask cuts. All constexpr: kernels call it on the device, tests on the host.
+// Which tiles of keys a tile of queries visits, which tiles of queries see a tile of keys, and
+// which tiles the mask cuts. All constexpr: kernels call it on the device, tests on the host.
 #pragma once
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 
 namespace mr::cuda::flash {
 
-// One sequence of a batch: its first query and key as tokens of the tensors, and how many.
+// One sequence of a batch: its first query and key as tokens of the tensors, and their numbers.
 struct Sequence {
     int q = 0, k = 0;
     int queries = 0, keys = 0;
-    // Query i of the sequence stands here; keys stand at 0, 1, ...
+    // The position of query i of the sequence; keys have positions 0, 1, ...
     constexpr int position(int query) const { return keys - queries + query; }
 };
 
-// Kernels hold the definition itself and compare keys with its bounds.
+// Kernels use the definition itself and compare keys with its bounds.
 using Mask = ops::KeyMask;
 
 // The bounds of Mask for the one-pass backward, which computes them for every score of a cut tile.
@@ -86,15 +86,15 @@ struct QueryTiles {
 
     constexpr QueryTiles(const Mask& mask, const Sequence& s, int key, int count)
         : mask_(mask), s_(s), key_(key), last_(key + count - 1) {
-        // The first position that sees `key`: where hi() first exceeds it.
+        // The first position that sees `key`: the first with hi() > key.
         int from = s.position(0);
         if (mask.kind == Mask::Kind::causal) from = std::max(from, key);
         if (mask.kind == Mask::Kind::block_causal) {
-            // The begin of the key's block (the first one may be shorter), or of the one after it.
+            // The begin of the key's block (the first may be shorter), or of the next one.
             const int end = (key - mask.origin + mask.block) / mask.block * mask.block;
             from = std::max({from, 0, end - mask.ahead});
         }
-        // The last position that sees the last key; all do where the first key is a sink.
+        // The last position that sees the last key; all do if the first key is a sink.
         int to = s.keys - 1;
         if (key >= mask.sinks && mask.window < Mask::kNever) {
             to = std::min(to, last_ + mask.window - 1);

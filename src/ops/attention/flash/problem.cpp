@@ -7,7 +7,7 @@ namespace mr::cuda::flash {
 namespace {
 
 constexpr std::int64_t kMostTokens = Mask::kNever - 1;
-constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // bytes: what TMA takes
+constexpr std::int64_t kMostStride = std::int64_t{1} << 40;  // bytes: TMA's limit
 
 void check_rows(const ops::HeadRows& x, DType dtype) {
     MR_CHECK(x.tensor.shape.rank == 3, "attention's tensors are [tokens, heads, head_dim]");
@@ -131,11 +131,11 @@ Problem checked_backward(const Context& ctx, const ops::FlashGradients& gradient
 Amount amount_of(const Problem& p) {
     Amount a;
     if (p.sequences == 0) return a;
-    // A sequence of the mean length; with a full mask and equal lengths this is exact.
+    // A sequence of mean length; with a full mask and equal lengths this is exact.
     const int queries = std::min(p.max_queries, (p.tokens_q + p.sequences - 1) / p.sequences);
     const int keys = std::min(p.max_keys, (p.tokens_k + p.sequences - 1) / p.sequences);
     std::uint64_t pairs = 0;
-    // Some hundred rows stand for all: the host must not count to a million at every call.
+    // Some hundred rows represent all: the host must not count to a million in every call.
     const int step = std::max(1, queries / 256);
     int rows = 0;
     for (int i = step / 2; i < queries; i += step, ++rows) {

@@ -34,7 +34,7 @@ struct Problem {
     float scale = 1;
     DType dtype = DType::bf16;
 
-    // On the device, where cu_q and cu_k can be read.
+    // On the device only, where cu_q and cu_k can be read.
     constexpr Sequence sequence(int i) const {
         if (!cu_q) {
             return {i * max_queries, i * max_keys, max_queries, max_keys};
@@ -49,7 +49,7 @@ struct Problem {
 };
 
 // Throws ContractError. Empty problems (no token, no sequence) are allowed; the caller launches
-// nothing where there is no query.
+// nothing if there is no query.
 Problem checked_forward(const Context& ctx, const ops::HeadRows& out, const Tensor& lse,
                         const ops::HeadRows& q, const ops::HeadRows& k, const ops::HeadRows& v,
                         const FlashBatch& batch, const ops::AttentionMask& mask, float scale);
@@ -65,8 +65,8 @@ Problem checked_backward(const Context& ctx, const ops::FlashGradients& gradient
                          std::size_t scratch_bytes, BackwardViews& views);
 
 // One product (queries x keys that the mask leaves x head_dim, all heads) in FLOPs and the bytes of
-// q (or out), k (or v) and lse, for the ledger: as if every sequence had its share of the tokens,
-// where only the device knows the lengths.
+// q (or out), k (or v) and lse, for the ledger: if only the device knows the lengths, as if all
+// sequences were equally long.
 struct Amount {
     std::uint64_t q_bytes = 0, k_bytes = 0, lse_bytes = 0, product_flops = 0;
 };

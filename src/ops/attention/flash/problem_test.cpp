@@ -37,8 +37,8 @@ std::vector<AttentionMask> masks() {
             {Kind::block_before, 6, 15, 2}};
 }
 
-// Every pair that is seen is in a visited tile, every visited tile has one, no tile comes twice,
-// later ones lie before earlier ones, and a tile that is not cut is seen whole.
+// Every visible pair is in a visited tile, every visited tile has one, no tile is visited twice,
+// later visits go to earlier keys, and a tile that is not cut is entirely visible.
 template <int kRows, int kKeys>
 void expect_tiles(const AttentionMask& words, int queries, int keys) {
     const Mask mask(words);
@@ -55,7 +55,7 @@ void expect_tiles(const AttentionMask& words, int queries, int keys) {
         const KeyTiles<kKeys> tiles(mask, s.position(row),
                                     s.position(std::min(row + kRows, queries) - 1), keys);
         std::vector<int> visits(static_cast<std::size_t>(keys / kKeys + 1), 0);
-        int walked = tiles.at(0);  // below 0 where there is none
+        int walked = tiles.at(0);  // below 0: none
         for (int i = 0; i < tiles.count(); ++i) {
             const int n = tiles.at(i);
             ASSERT_EQ(walked, n);
@@ -114,7 +114,7 @@ TEST(FlashMask, TilesOfBlocksFromEveryOrigin) {
 }
 
 TEST(FlashMask, FewTilesAreCut) {
-    // A causal diagonal of equal tiles cuts one tile a row of tiles, and none above it is visited.
+    // With equal tiles a causal diagonal cuts one tile per row, and none above it is visited.
     const Mask mask{AttentionMask{}};
     for (int row = 0; row < 64; row += 8) {
         const KeyTiles<8> tiles(mask, row, row + 7, 64);
@@ -139,7 +139,7 @@ struct Call {
     }
     void* at(std::size_t offset = 0) {
         const auto begin = (reinterpret_cast<std::uintptr_t>(memory.data()) + 15) / 16 * 16;
-        return reinterpret_cast<void*>(begin + offset);  // addresses alone matter
+        return reinterpret_cast<void*>(begin + offset);  // only addresses matter
     }
     void shapes(int tokens_q, int tokens_k, int heads, int kv_heads, int dim) {
         q = out = dout = dq = Tensor(at(), dtype, {tokens_q, heads, dim});
@@ -284,7 +284,7 @@ TEST(FlashProblem, LengthsAreCutToWhatIsThere) {
     EXPECT_EQ(p.sequence(0).queries, 4);
     EXPECT_EQ(p.sequence(0).keys, 5);
     EXPECT_EQ(p.sequence(1).q, 4);
-    EXPECT_EQ(p.sequence(1).queries, 5);  // the longest that was announced
+    EXPECT_EQ(p.sequence(1).queries, 5);  // limited to the announced maximum
     EXPECT_EQ(p.sequence(1).keys, 0);
     EXPECT_EQ(p.sequence(2).queries, 0);
     EXPECT_EQ(p.sequence(2).keys, 6);

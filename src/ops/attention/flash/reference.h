@@ -1,5 +1,5 @@
-// Attention in f64, forward and backward, straight from the definition: what every faster version
-// is tested against. It is written to be read, and forms the whole matrix of weights.
+// Attention in f64, forward and backward, directly from the definition: the reference for every
+// faster version. It is written for clarity, and forms the whole matrix of weights.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace mr::ops::reference {
 
-// A packed batch; all of it as flash.h says.
+// A packed batch, as defined in flash.h.
 struct Problem {
     int heads = 1, kv_heads = 1, head_dim = 1;
     std::vector<std::int32_t> cu_q, cu_k;  // cumulative lengths, from 0
@@ -44,8 +44,8 @@ struct Problem {
     static std::size_t at(int i) { return static_cast<std::size_t>(i); }
 };
 
-// Normal values with the given deviation for q and k (1 for v and dout), as f32, through `round`
-// where the version under test keeps less. The scale is 1 / sqrt(head_dim).
+// Normal values with the given deviation for q and k (1 for v and dout), as f32, or rounded by
+// `round` if the version under test stores less. The scale is 1 / sqrt(head_dim).
 inline Problem random_problem(
     int heads, int kv_heads, int head_dim, const std::vector<int>& q_lengths,
     const std::vector<int>& k_lengths, const AttentionMask& mask, unsigned seed,
@@ -76,7 +76,7 @@ inline double dot(const double* a, const double* b, int n) {
 
 // One row of one head: everything between q, k, v and the gradients.
 struct RowWeights {
-    std::vector<int> keys;  // that the row sees, and for each of them:
+    std::vector<int> keys;  // that the row sees; for each of them:
     std::vector<double> s;  // score
     std::vector<double> p;  // weight
     double lse = -std::numeric_limits<double>::infinity();
@@ -140,7 +140,7 @@ inline Result forward_backward(const Problem& p) {
                 const double* dout = &p.dout[p.q_at(seq, i, head)];
                 double* dq = &r.dq[p.q_at(seq, i, head)];
                 std::vector<double> dp(row.keys.size());
-                double mean = 0;  // of dp under the weights
+                double mean = 0;  // mean of dp under the weights
                 for (std::size_t x = 0; x < row.keys.size(); ++x) {
                     dp[x] = dot(dout, &p.v[p.k_at(seq, row.keys[x], head)], p.head_dim);
                     mean += row.p[x] * dp[x];

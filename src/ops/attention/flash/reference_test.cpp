@@ -1,4 +1,4 @@
-// The reference itself: its gradients against finite differences, and its edges.
+// Tests of the reference itself: its gradients against finite differences, and edge cases.
 #include "ops/attention/flash/reference.h"
 
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@ constexpr AttentionMask kMasks[] = {
     {Kind::causal},
     {Kind::block_causal, 4},
     {Kind::causal, 1, 6},           // a window
-    {Kind::causal, 1, 6, 3},        // and sinks
-    {Kind::block_causal, 4, 7, 2},  // all of it
+    {Kind::causal, 1, 6, 3},        // a window and sinks
+    {Kind::block_causal, 4, 7, 2},  // block-causal with window and sinks
     {Kind::block_causal, 4, 0, 0, 3},
     {Kind::full, 1, 5, 2},
     {Kind::block_before, 4},
@@ -30,8 +30,8 @@ double loss(const Problem& p) {
     return sum;
 }
 
-// Central differences err by h^2 / 6 times a third derivative, here of order 10, and by roundoff of
-// the loss over h: both below 1e-7 of the gradients' size.
+// Central differences err by h^2 / 6 times a third derivative, here of order 10, and by the
+// roundoff of the loss over h: both below 1e-7 of the gradients' size.
 void expect_gradient(Problem& p, std::vector<double> Problem::*input,
                      const std::vector<double>& gradient) {
     constexpr double kStep = 1e-4;
@@ -117,7 +117,7 @@ TEST(FlashReference, ByHand) {
     EXPECT_DOUBLE_EQ(r.dq[1], 0.75 * std::log(3.0));
 }
 
-// More queries than keys: the first ones stand before every key.
+// More queries than keys: the first queries are before every key.
 TEST(FlashReference, RowsThatSeeNothingAreZero) {
     const Problem p = reference::random_problem(2, 1, 4, {5}, {2}, {}, 10);
     const Result r = reference::forward_backward(p);
@@ -129,7 +129,7 @@ TEST(FlashReference, RowsThatSeeNothingAreZero) {
                 const std::size_t at = p.q_at(0, i, head) + Problem::at(d);
                 EXPECT_EQ(r.out[at] == 0, i < 3);
                 if (i <= 3) {
-                    EXPECT_EQ(r.dq[at], 0);  // a single key has weight 1 whatever q is
+                    EXPECT_EQ(r.dq[at], 0);  // a single key has weight 1 for any q
                 } else {
                     EXPECT_NE(r.dq[at], 0);
                 }
@@ -157,7 +157,7 @@ TEST(FlashReference, ExtremeScoresGiveNoNan) {
     for (double x : r.lse) EXPECT_EQ(x, -std::numeric_limits<double>::infinity());
 }
 
-// The models' own expression, to the bit, and the quotient to an ulp.
+// The models' own expression, bit for bit, and the quotient to an ulp.
 TEST(AttentionScale, IsTheModels) {
     for (int dim = 8; dim <= 256; dim += 8) {
         EXPECT_EQ(default_scale(dim), 1.0f / std::sqrt(static_cast<float>(dim)));

@@ -22,7 +22,7 @@ void check_alike(const Context& ctx, const HeadRows& a, const HeadRows& b) {
     MR_CHECK(a.tensor.shape == b.tensor.shape, "both parts have one shape");
 }
 
-// to = a * to + b * from, of which a part with factor 0 is not read.
+// to = a * to + b * from; an operand with factor 0 is not read.
 void blend(float* to, double a, const float* from, double b, std::int64_t n) {
     for (std::int64_t d = 0; d < n; ++d) {
         const double sum = (a > 0 ? a * double{to[d]} : 0) + (b > 0 ? b * double{from[d]} : 0);

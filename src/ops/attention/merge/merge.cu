@@ -10,7 +10,7 @@ constexpr int kThreads = 128;
 
 struct Heads {
     bf16* data;
-    std::int64_t stride;  // from one token to the next
+    std::int64_t stride;  // elements from one token to the next
 };
 
 __device__ __forceinline__ float log_of_sum(float a, float b) {
@@ -18,12 +18,12 @@ __device__ __forceinline__ float log_of_sum(float a, float b) {
     if (top == -__int_as_float(0x7f800000)) return top;
     return top + log1pf(expf(low - top));
 }
-// 0 where a part has no weight, also where nothing has.
+// 0 if a part has no weight, also if neither part has any.
 __device__ __forceinline__ float weight_of(float part, float sum) {
     return part == -__int_as_float(0x7f800000) ? 0.0f : expf(part - sum);
 }
 
-// A block has a token, a thread eight elements of a head at a time.
+// One block per token; a thread takes eight elements of a head at a time.
 __global__ void __launch_bounds__(kThreads)
     merge_parts(Heads out, float* lse, Heads other, const float* other_lse, std::int64_t tokens,
                 int heads, int dim, Stamp* stamp) {
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
         }
         store_wide<8>(to + 8 * unit, v);
     }
-    __syncthreads();  // no thread reads lse any more
+    __syncthreads();  // all threads have read lse
     for (int h = static_cast<int>(threadIdx.x); h < heads; h += kThreads) {
         const std::int64_t at = h * tokens + token;
         lse[at] = log_of_sum(lse[at], other_lse[at]);

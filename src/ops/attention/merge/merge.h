@@ -1,6 +1,6 @@
-// Attention over two sets of keys as one: what flash_forward() gave for each, by their
-// log-sum-exps. Training of models that fill in blocks wants it
-// (model/train/diffusion_attention.h).
+// Merges attention over two sets of keys into one, from
+// flash_forward()'s results for each, by their log-sum-exps. Used
+// for training diffusion models (model/train/diffusion_attention.h).
 #pragma once
 
 #include "core/context.h"
@@ -14,11 +14,11 @@ namespace mr::ops {
 //   out[i, h] = exp(a - l) * out[i, h] + exp(b - l) * other[i, h]
 //   lse[h, i] = l
 // out, other f32 [tokens, heads, head_dim], the lse [heads, tokens]. A part without weight (-inf)
-// takes no part, whatever it holds; a row without any has out = 0 and lse = -infinity.
+// is ignored and may hold anything; a row without any has out = 0 and lse = -infinity.
 void merge_attention(const Context& ctx, const HeadRows& out, Tensor lse, const HeadRows& other,
                      Tensor other_lse);
 
-// to += from: gradients of what both parts read. f32 [tokens, heads, head_dim].
+// to += from: adds the gradients of tensors that both parts read. f32 [tokens, heads, head_dim].
 void add_heads(const Context& ctx, const HeadRows& to, const HeadRows& from);
 
 }  // namespace mr::ops

@@ -1,6 +1,6 @@
-// Attention over two sets of keys as one, on the GPU. The meaning is that of merge.h; heads are
-// bf16, the log-sum-exps f32, all in device memory; arithmetic is f32. Eight elements at a time:
-// heads begin at a multiple of 16 bytes, and head_dim and strides are multiples of 8.
+// Merges attention over two sets of keys on the GPU. Semantics as in merge.h; heads are bf16, the
+// log-sum-exps f32, all in device memory; arithmetic is f32. Eight elements at a time: heads are
+// 16-byte aligned, and head_dim and strides are multiples of 8.
 #pragma once
 
 #include "core/context.h"

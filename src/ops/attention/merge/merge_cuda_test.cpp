@@ -13,7 +13,7 @@ using ops::HeadRows;
 
 class GpuMerge : public GpuTest {
   protected:
-    // Heads inside of rows of `stride`, of which the rest is to stay.
+    // Heads inside rows of `stride` elements; the rest of a row must stay unchanged.
     static HeadRows rows(const Tensor& x, std::int64_t heads, std::int64_t dim) {
         return {Tensor(x.data, x.dtype, {x.dim(0), heads, dim}), x.dim(1)};
     }

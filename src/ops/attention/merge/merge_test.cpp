@@ -20,7 +20,7 @@ TEST(MergeAttention, IsTheSumOfBothParts) {
     Floats out = Floats::normal({tokens, stride}, 1), other = Floats::normal({tokens, stride}, 2);
     Floats lse = Floats::normal({heads, tokens}, 3, 4),
            other_lse = Floats::normal({heads, tokens}, 4, 4);
-    // Parts without weight, whose values are not read; equal parts; parts that outweigh the other.
+    // Parts without weight, whose values are not read; equal parts; parts that dominate the other.
     lse[0] = kNone, other_lse[1] = kNone, lse[2] = other_lse[2] = kNone;
     lse[3] = other_lse[3] = 2;
     lse[4] = 1e4f, other_lse[5] = 1e4f;
@@ -57,15 +57,15 @@ TEST(MergeAttention, IsTheSumOfBothParts) {
                     << t << ' ' << h << ' ' << d;
             }
         }
-        for (std::int64_t d = heads * dim; d < stride; ++d) {  // between tokens
+        for (std::int64_t d = heads * dim; d < stride; ++d) {  // gap between tokens
             ASSERT_EQ(out[t * stride + d], before[t * stride + d]);
         }
     }
 }
 
-// Queries of an unknown block see the known blocks before it and all of their own: two calls over
-// keys that do not overlap, against one over all of them. So are the gradients, where both get the
-// merged result.
+// Queries of an unknown block see the known blocks before it and all of their own block: two calls
+// over disjoint keys, compared with one over all of them. The same for the gradients, where both
+// parts get the merged result.
 TEST(MergeAttention, TwoPartsAreOneAttention) {
     const int block = 4, seq = 20, heads = 4, kv = 2, dim = 16;
     const auto n = static_cast<std::int64_t>(seq);
@@ -99,7 +99,7 @@ TEST(MergeAttention, TwoPartsAreOneAttention) {
                    full, scale);
     add_heads(ctx, dq.tensor(), own_dq.tensor());
 
-    // In f64, block by block: its queries over the keys they see, all of them.
+    // In f64, block by block: its queries over all the keys they see.
     std::vector<double> want_dk(dk.values.size()), want_dv(dv.values.size());
     for (int first = 0; first < seq; first += block) {
         reference::Problem p =

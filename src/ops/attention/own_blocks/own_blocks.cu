@@ -1,6 +1,6 @@
 // A row of a head is spread over head_dim / 8 lanes, 16 bytes each, so a score is eight
-// multiply-adds and a few shuffles. Keys and values of a block come from L1 after the first row's
-// read. With blocks of 4 to 16 tokens that is less than the time the tensors take from memory.
+// multiply-adds and a few shuffles. After the first row's read, keys and values of a block come
+// from L1. With blocks of 4 to 16 tokens that takes less time than reading the tensors from memory.
 #include <algorithm>
 #include <bit>
 #include <type_traits>
@@ -16,25 +16,25 @@ using ops::HeadRows;
 
 constexpr int kThreads = 128;
 constexpr int kMostDim = 128;
-constexpr int kStep = 4;  // keys, or rows, on their way at a time
+constexpr int kStep = 4;  // keys, or rows, in flight at a time
 constexpr float kLn2 = 0.69314718f;
 
 struct Heads {
     bf16* data;
-    std::int64_t stride;  // from one token to the next
+    std::int64_t stride;  // elements from one token to the next
 };
 
 struct Args {
     Heads q, k, v, out, dout, dq, dk, dv;
     float* lse;
-    int tokens, heads, group, dim, block;  // group: heads to a key's
+    int tokens, heads, group, dim, block;  // group: query heads per kv head
     float scale;
     Stamp* stamp;
 };
 
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
-// Over the lanes of a row; all lanes of the warp come here.
+// Sum over the lanes of a row; all lanes of the warp must call it.
 template <int kLanes>
 __device__ __forceinline__ float row_sum(float x) {
 #pragma unroll
@@ -52,13 +52,13 @@ __device__ __forceinline__ void add(float (&to)[8], float factor, const float (&
     for (int i = 0; i < 8; ++i) to[i] = fmaf(factor, from[i], to[i]);
 }
 
-// This lane's eight elements; zeros where the head has no more.
+// This lane's eight elements; zeros past the end of the head.
 __device__ __forceinline__ uint4 piece_at(const bf16* p, bool there) {
     return there ? *reinterpret_cast<const uint4*>(p) : make_uint4(0, 0, 0, 0);
 }
 
-// What attention over the other keys gave is where the running softmax begins: its lse is the
-// greatest score so far, with a sum of 1.
+// Attention over the other keys is the starting point of the running softmax: its lse is the
+// largest score so far, with a sum of 1.
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads) forward(const Args a) {
     wait_for_previous();
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) forward(const Args a) {
     let_next_start();
     const int thread = static_cast<int>(threadIdx.x), element = thread % kLanes * 8;
     const bool there = element < a.dim;
-    // Rows of a block that have one head lie side by side, so that they read the same keys.
+    // Rows of a block and head are adjacent, so that they read the same keys.
     const int all = a.tokens * a.heads;
     const int row = static_cast<int>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
     const bool live = row < all;
@@ -125,16 +125,16 @@ __global__ void __launch_bounds__(kThreads) forward(const Args a) {
     if (element == 0) *lse = weight > 0 ? (top + log2f(weight)) * kLn2 : -infinity();
 }
 
-// What the keys' half of the backward wants of a row: where it lies behind the block's first row
-// and head, in elements, and its numbers.
+// What the key half of the backward needs of a row: its offset from the block's first row and head,
+// in elements, and its numbers.
 struct alignas(16) RowFacts {
-    float lse, delta;  // in units of log(2), +infinity where the row has no weight; sum(dout * out)
+    float lse, delta;  // lse / log(2), +infinity if the row has no weight; sum(dout * out)
     int q, dout;
 };
 
-// A block of tokens and a key's head are one unit, with `team` threads: those first walk over its
-// rows, of all heads to that key's, for dq, then over its keys for dk and dv. Both make the scores
-// anew: eight multiply-adds cost less than keeping all of them.
+// A block of tokens and a kv head form a unit with `team` threads. These first walk over its rows,
+// of all query heads of that kv head, for dq, then over its keys for dk and dv. Both recompute the
+// scores: eight multiply-adds cost less than storing them all.
 template <int kLanes>
 __global__ void __launch_bounds__(kThreads) backward(const Args a, int team, int units) {
     extern __shared__ RowFacts facts[];
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kThreads) backward(const Args a, int team, int
             }
         }
         if (begin + slot >= rows) continue;
-        if (element == 0) {  // a unit that is none writes no gradients, but reads these
+        if (element == 0) {  // an unused unit writes no gradients, but reads these
             mine[row] = {lse, delta, static_cast<int>(i * a.q.stride) + head * a.dim,
                          static_cast<int>(i * a.dout.stride) + head * a.dim};
         }
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(kThreads) backward(const Args a, int team, int
     }
     __syncthreads();
 
-    // Where a warp has room for more keys than there are, rows are dealt to its parts.
+    // If a warp has room for more keys than there are, its parts share the rows.
     int keys = 1;
     while (keys < a.block) keys *= 2;
     const int parts = max(1, 32 / (keys * kLanes));
@@ -255,11 +255,11 @@ __global__ void __launch_bounds__(kThreads) backward(const Args a, int team, int
 
 Heads heads_of(const HeadRows& x) { return {static_cast<bf16*>(x.tensor.data), x.token_stride}; }
 
-// Of a row: a power of two, so that the lanes of a row are neighbours in a warp.
+// Lanes per row: a power of two, so that the lanes of a row are adjacent in a warp.
 int lanes_of(std::int64_t head_dim) {
     return static_cast<int>(std::bit_ceil(static_cast<std::uint64_t>(head_dim) / 8));
 }
-// As many threads as there are lanes of keys: whole warps, no more than a block of them.
+// As many threads as lanes of keys: whole warps, at most a thread block.
 int team_of(std::int64_t head_dim, int block) {
     const int wanted = static_cast<int>(std::bit_ceil(static_cast<unsigned>(block)));
     return std::clamp(wanted * lanes_of(head_dim), 32, kThreads);
@@ -306,7 +306,7 @@ Args checked(const Context& ctx, const HeadRows& out, Tensor lse, const HeadRows
     return a;
 }
 
-// One product of all rows with the keys of their block.
+// FLOPs of one product of all rows with the keys of their block.
 std::uint64_t product_flops(const Args& a) {
     return 2 * static_cast<std::uint64_t>(a.tokens) * static_cast<std::uint64_t>(a.block) *
            static_cast<std::uint64_t>(a.heads) * static_cast<std::uint64_t>(a.dim);

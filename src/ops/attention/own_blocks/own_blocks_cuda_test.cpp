@@ -23,13 +23,13 @@ struct Case {
 
     std::int64_t queries() const { return heads * dim; }
     std::int64_t keys() const { return kv * dim; }
-    // q, k and v of a token, and eight elements that are no head's.
+    // q, k and v of a token, and eight elements that belong to no head.
     std::int64_t row() const { return queries() + 2 * keys() + 8; }
     float scale() const { return 1 / std::sqrt(static_cast<float>(dim)); }
 };
 
-// Blocks in powers of two and not, from one token to the most; heads of every number of lanes and
-// between; one head to a key's and many; units that fill a thread block, and that leave some of it.
+// Block sizes of powers of two and others, up to the maximum; heads of every number of lanes and
+// between; one and many query heads per kv head; units that fill a thread block or do not.
 const Case kCases[] = {{12, 2, 1, 8, 1},      {6, 4, 1, 8, 2},       {36, 2, 2, 128, 3},
                        {8, 4, 2, 16, 4},      {20, 8, 4, 32, 4},     {4, 8, 4, 32, 4},
                        {10, 6, 2, 40, 5},     {24, 3, 3, 24, 6},     {32, 8, 2, 32, 16},
@@ -100,16 +100,16 @@ class GpuOwnBlocks : public GpuTest {
     }
 };
 
-// A sum, and the sum of its terms' sizes, which its rounding goes by.
+// A sum, and the sum of its terms' magnitudes, which determines its rounding error.
 struct Sum {
     double value = 0, size = 0;
     void add(double x, double of) { value += x, size += of; }
-    // Of a result in bf16 whose sums are f32.
+    // For a result in bf16 with f32 sums.
     double bound() const { return 0x1p-8 * std::abs(value) + 0x1p-17 * size + 1e-30; }
 };
 
-// In f64 from the definition: attention over the block's keys together with what there was; then
-// the gradients, from the results as the kernel gave them (bf16).
+// In f64 from the definition: attention over the block's keys merged with the previous result; then
+// the gradients, from the kernel's own results (bf16).
 void expect_truth(const Case& c, const Inputs& x, const std::vector<float>& out,
                   const std::vector<float>& lse, const std::vector<float>& d) {
     const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
@@ -158,7 +158,7 @@ void expect_truth(const Case& c, const Inputs& x, const std::vector<float>& out,
                 ASSERT_NEAR(out[at(t * queries + h * c.dim + i)], o.value, o.bound())
                     << "row " << t << " head " << h << " element " << i;
             }
-            // The gradients, from what the forward left.
+            // The gradients, from the forward's results.
             const float* o = out.data() + t * queries + h * c.dim;
             const double l = lse[at(h * c.tokens + t)], delta = dot(dout, o);
             const double delta_size = dot(dout, o, true);
@@ -191,7 +191,7 @@ void expect_truth(const Case& c, const Inputs& x, const std::vector<float>& out,
             ASSERT_NEAR(d[at(to)], k.value, k.bound()) << "dk of key " << t << " at " << i;
             ASSERT_NEAR(d[at(to + c.keys())], v.value, v.bound()) << "dv of " << t << " at " << i;
         }
-        for (std::int64_t i = row - 8; i < row; ++i) {  // what is no head's
+        for (std::int64_t i = row - 8; i < row; ++i) {  // belongs to no head
             ASSERT_EQ(d[at(t * row + i)], x.dqkv[at(t * row + i)]);
         }
     }
@@ -216,7 +216,7 @@ TEST_F(GpuOwnBlocks, IsAttentionOverBothParts) {
     }
 }
 
-// What the CPU does by three calls, and the GPU where blocks are longer.
+// The result of three calls on the CPU, and on the GPU for longer blocks.
 TEST_F(GpuOwnBlocks, IsFlashAttentionMerged) {
     for (const Case& c :
          {Case{64, 8, 4, 32, 4}, Case{128, 4, 2, 64, 16}, Case{128, 2, 2, 128, 64}}) {
@@ -260,7 +260,7 @@ TEST_F(GpuOwnBlocks, IsFlashAttentionMerged) {
     }
 }
 
-// Repeated, and a block alone against the same one among others: the same bits.
+// Repeated runs, and a block alone or among others, give the same bits.
 TEST_F(GpuOwnBlocks, BitsDependOnTheBlockAlone) {
     for (const Case& c : {Case{40, 8, 4, 32, 4}, Case{48, 6, 2, 64, 16}, Case{192, 2, 1, 40, 64}}) {
         SCOPED_TRACE(name_of(c));
@@ -309,7 +309,7 @@ TEST_F(GpuOwnBlocks, Contract) {
     EXPECT_FALSE(takes_own_blocks(8, 4, 12, 4));
     EXPECT_FALSE(takes_own_blocks(8, 3, 32, 4));
     EXPECT_FALSE(takes_own_blocks(8, 4, 32, 0));
-    EXPECT_FALSE(takes_own_blocks(1 << 20, 1, 32, 4));  // more rows than shared memory takes
+    EXPECT_FALSE(takes_own_blocks(1 << 20, 1, 32, 4));  // more rows than fit into shared memory
     EXPECT_TRUE(takes_own_blocks(128, 1, 128, 64));
     const Case c{8, 4, 2, 16, 4};
     Inputs x = inputs(c);
@@ -320,7 +320,7 @@ TEST_F(GpuOwnBlocks, Contract) {
         own_blocks_forward(ctx_, to, lse, v.q, v.k, v.v, block, c.scale());
     };
     EXPECT_NO_THROW(forward(out, on.lse, 4));
-    EXPECT_THROW(forward(out, on.lse, 3), ContractError);  // no whole blocks
+    EXPECT_THROW(forward(out, on.lse, 3), ContractError);  // not whole blocks
     EXPECT_THROW(forward(out, on.lse, 65), ContractError);
     EXPECT_THROW(forward(v.k, on.lse, 4), ContractError);
     EXPECT_THROW(forward(out, poisoned(DType::f32, {c.tokens, c.heads}), 4), ContractError);

@@ -136,7 +136,7 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
     const std::int64_t group = heads / kv_heads;
     const std::uint64_t element = kv.keys.dtype == DType::f16 ? 2 : 4;
     std::uint64_t pairs = 0, keys_read = 0, tokens = 0;
-    std::uint64_t ones = 0, longest = 0;  // sequences with one token, and the keys of one of them
+    std::uint64_t ones = 0, longest = 0;  // sequences with one token, and the most keys of one
     std::int64_t total_rows = 0;
     for (const BatchSeq& seq : seqs) {
         const std::int32_t end = seq.position + seq.count;
@@ -170,15 +170,15 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
         4 * pairs * static_cast<std::uint64_t>(heads * dim));
 
     // Few rows (decode): smaller tasks, so that every thread has one, down to the rows that share
-    // their loads of keys and values.
+    // loads of keys and values.
     std::int64_t rows_per_task = kBlockRows;
     while (rows_per_task > 4 &&
            (total_rows + rows_per_task - 1) / rows_per_task * kv_heads < 2 * ctx.pool->size()) {
         rows_per_task /= 2;
     }
-    // Many sequences that decode: all heads of one are a task, which reads its pages from end to
-    // end; a short head's part of a page ends before the machine has begun to fetch ahead. Not
-    // where one is so long that its thread would be the last.
+    // Many decoding sequences: all heads of one are a task, which reads its pages from end to end;
+    // a small head's part of a page would end before hardware prefetch starts. Not if one sequence
+    // is so long that its thread would finish last.
     const auto threads = static_cast<std::uint64_t>(ctx.pool->size());
     const bool many = heads <= kBlockRows && ones >= 2 * threads && longest * threads <= keys_read;
     const auto whole = [&](const BatchSeq& seq) { return many && seq.count == 1; };
@@ -198,7 +198,7 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
     const auto run_task = [&](const Task& task, int thread) {
         const BatchSeq& seq = *task.seq;
         const auto row_of = [&](const Tensor& x, std::int64_t row) {
-            const std::int64_t of_task = task.kv_heads * group;  // rows of a token
+            const std::int64_t of_task = task.kv_heads * group;  // rows per token
             const std::int64_t head = task.kv_head * group + row % of_task;
             return x.f32() + ((seq.first + row / of_task) * heads + head) * dim;
         };
@@ -239,7 +239,7 @@ void attention(const Context& ctx, Tensor out, Tensor q, const PagedKv& kv,
                 run_task({seq, 0, static_cast<int>(kv_heads), 0, heads}, thread);
                 continue;
             }
-            // Late rows see most keys: they go first, so that no thread is left with one at the
+            // Late rows see most keys: they go first, so that no thread has a long one left at the
             // end.
             const std::int64_t blocks = tasks_of(*seq) / kv_heads;
             const std::int64_t block = blocks - 1 - i / kv_heads;

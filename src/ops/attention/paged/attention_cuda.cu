@@ -40,7 +40,7 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
     args.max_fronts = batch.max_fronts;
     args.shorts = attn::kShortParts;
     if (args.has_views()) {
-        // Sequences without a stream have their own numbers, the others those of a view.
+        // Sequences that do not stream keep their key numbers; the others use those of a view.
         args.shorts = attn::kAllShort;
         const int sinks = std::max(batch.max_sinks, args.mask.sinks);
         const int window = batch.streams ? batch.max_window : args.mask.window;
@@ -50,17 +50,17 @@ Args checked(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
     return args;
 }
 
-// Bytes and FLOPs if every sequence had max_count rows (but all together no more than there are)
-// and max_keys keys, where the host knows no more (batch.total_keys).
+// Bytes and FLOPs as if every sequence had max_count rows (limited by the batch's rows) and
+// max_keys keys, if the host knows no more (batch.total_keys).
 OpRecord work_of(Tensor q, const ops::PagedKv& kv, const ops::DeviceBatch& batch,
                  const ops::AttentionMask& mask) {
     const auto element = [](DType dtype) { return std::uint64_t{dtype == DType::f32 ? 4u : 2u}; };
     const auto rows = static_cast<std::uint64_t>(attn::rows_of(batch));
     const auto width = static_cast<std::uint64_t>(q.dim(1) * q.dim(2));
-    // Of sequences that stream the host knows as much as of the others: the most.
+    // For streaming sequences the host knows as much as for the others: the maximum.
     auto keys = static_cast<std::uint64_t>(
         std::max(batch.max_keys, batch.streams ? batch.max_sinks + batch.max_window : 0));
-    auto seen = keys;  // by a row, in the middle
+    auto seen = keys;  // by an average row
     if (mask.kind != ops::AttentionMask::Kind::full) {
         seen -=
             (std::min<std::uint64_t>(static_cast<std::uint64_t>(batch.max_count), keys) - 1) / 2;
@@ -177,8 +177,8 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
                                                     : attn::decode_many_on_tensor_cores;
         if (start(ctx, q.dtype, multiprocessors, decode.tiles, decode.args)) return;
     }
-    // A block takes every grid.z-th part. Parts beyond a sequence's end cost a block that finds
-    // nothing to do, so there are no more blocks than keep the device busy.
+    // A block takes every grid.z-th part. Parts beyond a sequence's end leave a block with nothing
+    // to do, so there are only as many blocks as keep the device busy.
     const int z = decode.parts_at_once(std::int64_t{16} * multiprocessors);
     const dim3 grid(static_cast<unsigned>(decode.args.kv_heads),
                     static_cast<unsigned>(decode.tiles), static_cast<unsigned>(z));
@@ -190,8 +190,8 @@ void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::Paged
 
 namespace {
 
-// Whether the Hopper forward takes the call: it numbers rows of the cache, tiles of queries and
-// entries of the table with an int.
+// Whether the Hopper forward supports the call: it numbers cache rows, query tiles and table
+// entries with an int.
 bool fits_hopper(const flash::Problem& p, const flash::PagedKeys& paged) {
     const std::int64_t sequences = p.sequences, row_tiles = (p.max_queries + 127) / 128;
     return p.head_dim <= flash::kPagedMaxDim &&
@@ -200,7 +200,7 @@ bool fits_hopper(const flash::Problem& p, const flash::PagedKeys& paged) {
                std::numeric_limits<std::int32_t>::max();
 }
 
-// The forwards for plain tensors read pages as well. False where they cannot.
+// The forwards for plain tensors also read pages. False if they cannot.
 bool prefill_on_tensor_cores(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                              const ops::DeviceBatch& batch, const ops::AttentionMask& mask,
                              float scale, const Args& args, float* lse) {
@@ -244,7 +244,7 @@ void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::Page
     if (batch.sequences == 0 || batch.tokens == 0) return;
     args.stamp = account(ctx, OpKind::attention, "attention", work_of(q, kv, batch, mask));
     if (tensor_cores(q.dtype, kv.keys.dtype)) {
-        // Pages of sinks that lie apart, or are asked otherwise: the window first.
+        // Sinks with separate pages, or with a q of their own: the window comes first.
         const bool apart = args.mask.sinks > 0 && (q_sinks || batch.fronts);
         ops::AttentionMask near = mask;
         float* lse = nullptr;

@@ -1,19 +1,19 @@
 // Attention over the paged KV cache on the GPU. Kernels read rows, positions and pages from the
 // DeviceBatch in device memory, so that a captured step can be replayed with other lengths.
 //
-// q and out are [tokens, heads, head_dim] in f32, f16 or bf16, alike; the cache is f32, f16 or bf16
+// q and out are [tokens, heads, head_dim], both f32, f16 or bf16; the cache is f32, f16 or bf16
 // with pages of 32 tokens; heads is a multiple of kv_heads; head_dim is a multiple of 8, 8 to 256.
-// Tensor cores work where q and the cache are both f16 or both bf16, head_dim is 64, 80, 96, 128 or
-// 256 (prefill on sm_90a: any multiple of 8 up to 128, too) and the device has them (sm_80); plain
-// kernels everywhere else.
+// Tensor cores are used if q and the cache are both f16 or both bf16, head_dim is 64, 80, 96, 128
+// or 256 (prefill on sm_90a: also any multiple of 8 up to 128) and the device has them (sm_80);
+// plain kernels otherwise.
 //
 // Row r of sequence s (rows first[s] .. first[s + 1] - 1 of the batch) sees those of the keys [0,
 // positions[first[s + 1] - 1] + 1) that the mask leaves; a row that sees none, or whose scores are
-// all -inf, gives zeros. Rows of no sequence are left as they are. A page without a visible key is
-// not read, and its entry in the table is not followed: pages behind the last visible key, and
-// pages between sinks and a window. Keys behind the sequence's end never matter. Page tables are
-// circular (page_table.h) and hold the whole sequence or, where a window is all that rows see and
-// there are no sinks, at least the pages that the rows of a call see together.
+// all -inf, gives zeros. Rows of no sequence are unchanged. A page without a visible key is not
+// read, and its table entry is not followed: pages after the last visible key, and pages between
+// sinks and a window. Keys past the sequence's end never matter. Page tables are circular
+// (page_table.h) and hold the whole sequence or, if rows see only a window and there are no sinks,
+// at least the pages that the rows of a call see together.
 //
 // Limits: 65,535 heads; less than 2^30 rows and keys; rows * heads less than 2^31. The contents of
 // the batch's arrays are trusted: first never falls, no sequence has more than max_count rows or a
@@ -36,39 +36,39 @@ namespace mr::cuda {
 class Stream;
 
 // For sequences with few rows, fastest with one: the keys are cut into parts that many blocks read
-// at once, and the last block to finish combines them. Correct for any number of rows.
-// ctx.scratch: attention_scratch_bytes(), prepared once, and attention's own from then on.
+// at once, and the last block to finish combines them. Correct for any number of rows. ctx.scratch:
+// attention_scratch_bytes(), prepared once, and used for nothing else from then on.
 //
-// `q_sinks`, as q: what asks sinks (ops::attention()). None: q. With sinks, or where sequences
+// `q_sinks`, as q: the queries for sinks (ops::attention()). None: q. With sinks, or if sequences
 // stream (batch.streams), scratch is attention_stream_scratch_bytes().
 void attention_decode(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                       const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
                       Tensor q_sinks = {});
 
 // For sequences with many rows: blocks of rows walk along the keys with a running softmax. Correct
-// for any number of rows. Needs no scratch. On tensor cores the forwards for plain tensors do it
-// (flash/dispatch.cuh): that for sm_90a up to head_dim 128, unless ctx.resident_attention is off,
-// else mma.sync for the sizes it has (mma_takes_pages()). Other sizes go without tensor cores.
+// for any number of rows. Needs no scratch. On tensor cores it uses the forwards for plain tensors
+// (flash/dispatch.cuh): the one for sm_90a up to head_dim 128, unless ctx.resident_attention is
+// off, else mma.sync for its sizes (mma_takes_pages()). Other sizes do without tensor cores.
 //
-// Sinks that have a q of their own, or pages apart (batch.fronts), are added to the rest by a
-// kernel that follows; their number and the window are the mask's. A float of scratch then for
-// every row and head.
+// Sinks with a q of their own, or with separate pages (batch.fronts),
+// are added by a following kernel; their number and the window are
+// the mask's. It needs a float of scratch per row and head.
 void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                        const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
                        Tensor q_sinks = {});
 
 // Decode form up to kDecodeRows rows a sequence (batch.max_count), prefill form beyond. A caller
-// that mixes long prompts and single tokens makes two sub-batches of them.
+// that mixes long prompts and single tokens should make two sub-batches.
 inline constexpr int kDecodeRows = 64;
 void attention(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,
                const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
                Tensor q_sinks = {});
 
 // Scratch of the decode form for at most `rows` rows in a batch (min(tokens, sequences * max_count)
-// of it counts) over at most `max_keys` keys a sequence.
+// counts) over at most `max_keys` keys per sequence.
 std::size_t attention_scratch_bytes(int rows, int heads, int head_dim, int max_keys);
-// The same where sequences have at most so many sinks and such a window, and others max_keys; and
-// scratch of the prefill form for at most `prompt_rows`.
+// The same if streaming sequences have at most this many sinks and this window, and others
+// max_keys; plus scratch of the prefill form for at most `prompt_rows`.
 std::size_t attention_stream_scratch_bytes(int rows, int heads, int head_dim, int max_keys,
                                            int sinks, int window, int prompt_rows);
 // Zeroes the counters at the end of the scratch, once, before the first attention_decode; kernels

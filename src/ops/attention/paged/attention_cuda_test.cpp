@@ -97,15 +97,15 @@ TEST_F(AttentionGpu, PrefillOfLongSequences) {
     }
 }
 
-// One key has all the weight, another one for every head: a key that is skipped, read from a wrong
-// place or read twice shows, which among thousands of equals it would not.
+// One key has all the weight, a different one for every head: a key that is skipped, read from a
+// wrong place or read twice shows, unlike among thousands of equals.
 TEST_F(AttentionGpu, NeedlesAreFound) {
     constexpr int kNeedles[] = {0,   1,   15,   16,   31,   32,   33,   63,   64,   65,
                                 127, 128, 2047, 2048, 2111, 2303, 2304, 2560, 2698, 2699};
     constexpr int kHeads = 20, kLength = 2700;
     for (const int dim : {48, 64, 80, 96, 128, 256}) {
         for (const DType dtype : {kBf16, kF16, kF32}) {
-            // Kernels that differ: all of 64 and 128, the others on tensor cores and without.
+            // Only kernels that differ: all types for 64 and 128, fewer for the other sizes.
             if (dtype != kBf16 && (dim == 80 || dim == 96)) continue;
             if (dtype == kF16 && (dim == 48 || dim == 256)) continue;
             const Shapes s{kHeads, kHeads, dim, dtype, dtype};
@@ -174,7 +174,7 @@ TEST_F(AttentionGpu, RowsWithoutWeightGiveZeros) {
                 for (const float x : rows_of(w, items, got, 0)) ASSERT_EQ(x, 0.0f) << s.str();
                 for (const float x : rows_of(w, items, got, 1)) ASSERT_TRUE(std::isfinite(x));
             }
-            // A sequence that stands before its first position has no keys at all.
+            // A sequence before its first position has no keys at all.
             for (const Form form : kForms) {
                 const Run run = prepare(w, {{1, 100, 1}}, 2500);
                 const std::int32_t before = -1;

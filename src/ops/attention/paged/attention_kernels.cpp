@@ -5,8 +5,8 @@
 namespace mr::ops::MR_ISA {
 namespace {
 
-// Replaces the scores of one row by weights relative to the new maximum and rescales the row's sums
-// so far. Returns false where the row sees nothing here.
+// Replaces the scores of one row by weights relative to the new maximum and rescales the row's
+// previous sums. Returns false if the row sees nothing here.
 MR_INLINE bool softmax_row(const AttentionTile& tile, int row, float* scores) {
     const int lo = tile.lo[row], hi = tile.hi[row];
     if (lo >= hi) return false;
@@ -19,9 +19,9 @@ MR_INLINE bool softmax_row(const AttentionTile& tile, int row, float* scores) {
     const float old_max = tile.max[row];
     const float tile_max = max_of(best);
     const float new_max = old_max > tile_max ? old_max : tile_max;
-    if (new_max == -__builtin_inff()) {  // no weight anywhere, or NaN, which x86's maximum drops
+    if (new_max == -__builtin_inff()) {  // no weight at all, or NaN, which x86's max drops
         for (int j = lo; j < hi; ++j) {
-            if (scores[j] != scores[j]) tile.sum[row] = scores[j];  // and so is the row's result
+            if (scores[j] != scores[j]) tile.sum[row] = scores[j];  // makes the row's result NaN
             scores[j] = 0;
         }
         return false;
@@ -57,7 +57,7 @@ MR_INLINE void add_values(const AttentionTile& tile, int row, const T* values, i
 template <int R, typename T>
 MR_INLINE void row_block(const AttentionTile& tile, int row, const T* keys, const T* values) {
     alignas(64) float scores[R][kTileKeys];
-    // All keys any of the rows sees are scored; each row then weighs only its own.
+    // All keys that any of the rows sees are scored; each row then weighs only its own.
     int any_lo = kTileKeys, any_hi = 0, all_lo = 0, all_hi = kTileKeys;
     for (int r = 0; r < R; ++r) {
         const int lo = tile.lo[row + r], hi = tile.hi[row + r];
@@ -98,7 +98,7 @@ void attention_tile(const AttentionTile& tile) {
     for (; row + kRowBlock <= tile.rows; row += kRowBlock) {
         row_block<kRowBlock>(tile, row, keys, values);
     }
-    if constexpr (kRowBlock > 2) {  // a token's two heads of a group
+    if constexpr (kRowBlock > 2) {  // a token with two heads per group
         for (; row + 2 <= tile.rows; row += 2) row_block<2>(tile, row, keys, values);
     }
     for (; row < tile.rows; ++row) row_block<1>(tile, row, keys, values);

@@ -6,10 +6,10 @@
 
 namespace mr::ops {
 
-// Keys that are scored together. A tile starts at a multiple of this inside a page, so that where
-// tiles begin is a property of the sequence alone.
+// Keys scored together. A tile starts at a multiple of this inside a page, so that tile boundaries
+// depend on the sequence alone.
 inline constexpr int kTileKeys = 64;
-inline constexpr int kBlockRows = 64;  // query rows (token, head) that a task takes along at most
+inline constexpr int kBlockRows = 64;  // most query rows (token, head) per task
 
 // One tile of keys against a block of query rows; the kernel updates their running softmax.
 struct AttentionTile {
@@ -23,7 +23,7 @@ struct AttentionTile {
     std::int64_t value_stride = 0;
     const std::int32_t* lo = nullptr;  // [rows] row r sees keys [lo[r], hi[r]) of the tile
     const std::int32_t* hi = nullptr;
-    float* max = nullptr;  // [rows] greatest score so far
+    float* max = nullptr;  // [rows] largest score so far
     float* sum = nullptr;  // [rows] sum of exp(score - max) so far
     float* out = nullptr;  // [rows, stride] sum of exp(score - max) * value so far
 };

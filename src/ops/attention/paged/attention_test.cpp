@@ -18,8 +18,8 @@ struct Shapes {
     int heads, kv_heads, head_dim, page_tokens;
 };
 
-// A cache with its pages dealt out in a scrambled order, poisoned where nothing was written, and
-// the keys and values of several sequences in f64 as the cache holds them.
+// A cache with pages assigned in scrambled order, poisoned where nothing was written, and the keys
+// and values of several sequences in f64 as the cache holds them.
 class Cache {
   public:
     Cache(const Shapes& s, DType dtype, int pages) : s_(s), half_(dtype == DType::f16) {
@@ -59,7 +59,7 @@ class Cache {
 
 using reference::sees;
 
-// One sequence from its first token, with all its q, k and v.
+// One sequence from its first token on, with all its q, k and v.
 struct Sequence {
     Sequence(const Shapes& s, int length, unsigned seed, float deviation = 1)
         : tokens(length),
@@ -162,7 +162,7 @@ constexpr AttentionMask kManySinks{AttentionMask::Kind::block_causal, 7, 20, 67}
 constexpr Shapes kShapes[] = {
     {4, 4, 64, 16},    // as many kv heads as heads
     {8, 2, 16, 32},    // groups of 4
-    {6, 1, 7, 5},      // one kv head; nothing divides anything
+    {6, 1, 7, 5},      // one kv head; no sizes divide each other
     {3, 1, 33, 100},   // a page of more than one tile
     {9, 3, 128, 128},  // groups of 3, large heads
     {2, 2, 1, 1},      // the smallest
@@ -231,7 +231,7 @@ TEST(Attention, BlocksFromEveryOrigin) {
         for_each_isa([&] { results.push_back(run_chunks(s, DType::f32, seq, mask, 0.2f, {75})); });
         expect_near_reference(s, DType::f32, seq, mask, 0.2f, results);
         if (::testing::Test::HasFatalFailure()) return;
-        // Cut where a block ends, as blocks after a prompt are computed.
+        // Cut at the ends of blocks, as blocks after a prompt are computed.
         std::vector<int> blocks{mask.origin % mask.block};
         if (blocks[0] == 0) blocks.clear();
         for (int at = mask.origin % mask.block; at < 75; at += mask.block) {
@@ -241,8 +241,8 @@ TEST(Attention, BlocksFromEveryOrigin) {
     }
 }
 
-// A table of as few entries as a window and its chunks allow, each with a page that is written
-// again and again: the bits of a table that has room for all.
+// A table with as few entries as a window and its chunks allow, whose pages are overwritten again
+// and again: the same bits as with a table that holds everything.
 TEST(Attention, AWindowGoesRoundInAShortTable) {
     for_each_isa([] {
         for (const Shapes& s : kShapes) {
@@ -298,13 +298,13 @@ TEST(Attention, APageThatIsGoneIsNotSeen) {
     EXPECT_THROW(attend(seq, kCausal), ContractError);
     EXPECT_THROW(attend(seq, kSinks), ContractError);
     EXPECT_THROW(attend({0, 1, 95, pages, 64}, kWindow), ContractError);
-    EXPECT_THROW(attend({0, 1, 95, pages, 40}, kWindow), ContractError);  // no begin of a page
+    EXPECT_THROW(attend({0, 1, 95, pages, 40}, kWindow), ContractError);  // not the begin of a page
     EXPECT_THROW(attend({0, 1, 95, pages, 16}, kWindow),
                  ContractError);  // five pages, four entries
     EXPECT_THROW(attend({0, 1, 40, std::span(pages).first(3)}, kWindow), ContractError);
 }
 
-// A block that is denoised sees itself whole; earlier blocks never see it.
+// A block that is denoised sees all of itself; earlier blocks never see it.
 TEST(Attention, BlockCausalByBlocksIsTheSameAsAtOnce) {
     const Shapes s{4, 2, 24, 16};
     for_each_isa([&] {
@@ -375,7 +375,7 @@ void expect_as_alone(const Shapes& s, DType dtype, const AttentionMask& mask,
     }
 }
 
-// Decode, prefill and a sequence with nothing to do, side by side.
+// Decode, prefill and a sequence with nothing to do in one batch.
 TEST(Attention, RaggedBatchGivesTheBitsOfEachAlone) {
     for_each_isa([] {
         for (const Shapes& s : kShapes) {
@@ -385,8 +385,8 @@ TEST(Attention, RaggedBatchGivesTheBitsOfEachAlone) {
     });
 }
 
-// Many sequences that decode: all heads of one are a task, also beside pieces of prompts. With a
-// long one among them they are not, nor with more heads than a task has rows.
+// Many decoding sequences: all heads of one are a task, also beside parts of prompts. Not if a long
+// one is among them, or with more heads than a task has rows.
 TEST(Attention, ManyThatDecodeHaveTheBitsOfEachAlone) {
     constexpr Shapes kManyHeads[] = {{64, 8, 8, 16}, {66, 33, 8, 16}};
     constexpr std::array kOnes{1, 1, 1, 1, 1, 1};
@@ -450,7 +450,7 @@ TEST(KvWrite, RoundsToNearestEvenInF16) {
             EXPECT_EQ(keys[at + d], f32_to_f16(k[d]));
             EXPECT_EQ(values[at + d], f32_to_f16(v[d]));
         }
-        EXPECT_EQ(keys[at - 1], 0x7e00);  // the position before: untouched
+        EXPECT_EQ(keys[at - 1], 0x7e00);  // previous position: untouched
         EXPECT_EQ(keys[at + 5], 0x7e00);
     });
 }

@@ -1,5 +1,5 @@
-// The world that the tests of attention over a cache run in: ragged batches over scattered pages of
-// a cache that is NaN wherever nothing was written, and what f64 on the host makes of them.
+// The setting of the tests of attention over a cache: ragged batches over scattered pages of a
+// cache that is NaN wherever nothing was written, and their f64 results on the host.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr AttentionMask kBlocks{AttentionMask::Kind::block_causal, 16, 0};
 constexpr AttentionMask kBlocksWindow{AttentionMask::Kind::block_causal, 7, 90, 0, 3};
 constexpr AttentionMask kFull{AttentionMask::Kind::full, 1, 0};
 constexpr AttentionMask kFullWindow{AttentionMask::Kind::full, 1, 70};
-// Sinks: a few, some that end in a second part, and more parts of them than are added at once.
+// Sinks: a few, some that end in a second part, and more parts of them than are combined at once.
 constexpr AttentionMask kSinks{AttentionMask::Kind::causal, 1, 37, 4};
 constexpr AttentionMask kBlocksSinks{AttentionMask::Kind::block_causal, 7, 90, 67, 5};
 constexpr AttentionMask kManySinks{AttentionMask::Kind::full, 1, 100, 330};
@@ -56,7 +56,7 @@ struct Item {
     int seq, keys, count;
 };
 
-// Prefill has two kernels on sm_90a; steps: the one of every device with tensor cores.
+// Prefill has two kernels on sm_90a; `steps` is the one for every device with tensor cores.
 enum class Form { decode, prefill, steps, chosen };
 constexpr Form kForms[] = {Form::decode, Form::prefill, Form::steps};
 
@@ -74,7 +74,7 @@ inline bool any_sees(const AttentionMask& mask, const Item& item, int page) {
 
 class AttentionGpu : public GpuTest {
   protected:
-    // Sequences with all their q, k and v, as the device has them, and a cache that holds them.
+    // Sequences with all their q, k and v, rounded as on the device, and a cache that holds them.
     struct World {
         Shapes s;
         std::vector<int> lengths;
@@ -95,7 +95,7 @@ class AttentionGpu : public GpuTest {
 
     World make_world(const Shapes& s, std::vector<int> lengths, float deviation = 1) {
         World w{s, std::move(lengths), {}, {}, {}, {}, {}};
-        int total = 3;  // pages of no sequence
+        int total = 3;  // pages that belong to no sequence
         for (const int length : w.lengths) total += (length + 31) / 32;
         std::vector<std::int32_t> deal(static_cast<std::size_t>(total));
         std::iota(deal.begin(), deal.end(), 0);
@@ -170,7 +170,7 @@ class AttentionGpu : public GpuTest {
         run.batch.max_pages =
             static_cast<int>(std::bit_ceil(static_cast<unsigned>(run.batch.max_keys + 31) / 32));
         for (const Item& item : items) {
-            // Pages past the sequence's own are not to be looked at.
+            // Pages past the sequence's own must not be read.
             std::vector<std::int32_t> own(static_cast<std::size_t>(run.batch.max_pages),
                                           0x3fffffff);
             const auto n = static_cast<std::ptrdiff_t>((item.keys + 31) / 32);
@@ -214,22 +214,22 @@ class AttentionGpu : public GpuTest {
         release(used);
         return out;
     }
-    // Decode without a graph, on other scratch and another grid.
+    // Decode without a graph, with other scratch and another grid.
     std::vector<float> compute_from(const World& w, const std::vector<Item>& items) {
         const std::span<std::byte> scratch = ctx_.scratch;
         std::vector<float> out = compute(Form::decode, w, items, kCausal);
         ctx_.scratch = scratch;
         return out;
     }
-    // Back to what was taken before: the arena only knows how to begin again.
+    // Releases everything after `used`: the arena can only start over.
     void release(std::size_t used) {
         memory_.reset();
         if (used > 0) memory_.alloc(used);
     }
 
-    // What one (row, head) should be, and how far off it may be, for every column.
+    // The expected result of one (row, head), with an error bound for every column.
     struct Want {
-        std::size_t row;  // of the batch
+        std::size_t row;  // in the batch
         const Item* item;
         int position, head;
         std::vector<double> value, tolerance;
@@ -240,7 +240,7 @@ class AttentionGpu : public GpuTest {
         const double p_eps = s.q == s.cache && s.q != DType::f32 ? epsilon(s.q) : 0;
         // A weight below the smallest f16 is rounded to a multiple of 2^-24.
         const double p_tiny = s.q == s.cache && s.q == DType::f16 ? 0x1p-25 : 0;
-        const double sum_eps = 0x1p-23;  // tensor cores cut off where others round
+        const double sum_eps = 0x1p-23;  // tensor cores truncate where others round
         const int kv_head = want.head / (s.heads / s.kv_heads);
         const float* q =
             w.q[seq].data() + (std::int64_t{want.position} * s.heads + want.head) * s.dim;
@@ -263,8 +263,8 @@ class AttentionGpu : public GpuTest {
         }
         for (double& x : p) total += x = std::exp(x - top);
         const auto columns = static_cast<std::size_t>(s.dim);
-        // Errors of the scores shift weight between keys: by no more than a share of every weight,
-        // and the shifts add up to nothing, so that the heaviest key's value may be taken off.
+        // Errors of the scores shift weight between keys: by at most a fraction of every weight,
+        // and the shifts sum to zero, so the heaviest key's value may be subtracted.
         const auto heaviest =
             static_cast<std::size_t>(std::max_element(p.begin(), p.end()) - p.begin());
         std::vector<double> magnitude(columns), apart(columns), most(columns);
@@ -288,7 +288,7 @@ class AttentionGpu : public GpuTest {
         }
     }
 
-    // Of every item about `per_item` rows, the first and the last among them; kAllRows: all.
+    // About `per_item` rows of every item, including the first and the last; kAllRows: all.
     static constexpr int kAllRows = 1 << 20;
     static std::vector<Want> wanted(const World& w, const std::vector<Item>& items,
                                     const AttentionMask& mask, float scale, int per_item) {
@@ -316,7 +316,7 @@ class AttentionGpu : public GpuTest {
         for (std::thread& worker : workers) worker.join();
         return wants;
     }
-    // Everything is finite, and those rows are near f64.
+    // All results are finite, and the selected rows are near f64.
     void expect_near(const World& w, const std::vector<Item>& items, const AttentionMask& mask,
                      float scale, const std::vector<float>& got, int per_item = 4) {
         expect_near(w, items, mask, wanted(w, items, mask, scale, per_item), got);

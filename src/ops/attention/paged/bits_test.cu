@@ -1,4 +1,4 @@
-// What attention's bits may not depend on, how it is launched, and what it refuses.
+// What attention's bits must not depend on, how it is launched, and what it refuses.
 #include <tuple>
 
 #include "ops/attention/paged/attention_testing.h"
@@ -30,9 +30,9 @@ TEST_F(AttentionGpu, ARaggedBatchGivesTheBitsOfEachAlone) {
     }
 }
 
-// The kernels of decode (DecodeKernel), whichever of them would be chosen: sequences that end
-// anywhere, short and long parts, several rows, windows that begin inside a part, rows of groups.
-// The second time says whether the counters are zero.
+// All kernels of decode (DecodeKernel), independent of the choice: sequences that end anywhere,
+// short and long parts, several rows, windows that begin inside a part, rows of groups. The second
+// run checks that the counters are zero again.
 TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
     if (this_gpu().sm < 80) GTEST_SKIP() << "one kernel for all";
     const std::vector<int> lengths{1, 16, 17, 64, 65, 300, 2048, 2100, 2561, 3300};
@@ -65,7 +65,7 @@ TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
                             << s.str() << ", mask " << static_cast<int>(mask.kind) << " window "
                             << mask.window << " sinks " << mask.sinks << ", time " << i;
                     }
-                    // A warp a part, or a block a sequence: up to 2,048 keys.
+                    // One warp per part, or one block per sequence: up to 2,048 keys.
                     const std::vector<Item> few(items.begin(), items.begin() + 7);
                     const Run less = prepare(w, few);
                     const attn::Decode part =
@@ -122,7 +122,7 @@ TEST_F(AttentionGpu, SequencesOfManyTilesGiveTheSameBits) {
 }
 
 // Every decode kernel has a form for calls without sinks and streams (Args::has_views()). A call
-// whose sequences may stream, though none does, goes through the other form and sees the same.
+// whose sequences may stream, though none does, takes the other form and gives the same bits.
 TEST_F(AttentionGpu, BothFormsOfADecodeKernelGiveTheSameBits) {
     if (this_gpu().sm < 80) GTEST_SKIP() << "one form for all";
     const std::vector<int> lengths{1, 17, 65, 300, 2048, 2561, 3300};
@@ -185,7 +185,7 @@ TEST_F(AttentionGpu, BothFormsOfADecodeKernelGiveTheSameBits) {
     }
 }
 
-// Every kernel on little: what compute-sanitizer has the time for.
+// Every kernel on small inputs, for compute-sanitizer.
 TEST_F(AttentionGpu, EveryKernelOnAFewKeys) {
     const std::vector<Item> items{{0, 70, 1}, {1, 130, 3}, {2, 33, 33}};
     const auto check = [&](const World& w, const AttentionMask& mask, const Run& run) {
@@ -210,7 +210,7 @@ TEST_F(AttentionGpu, EveryKernelOnAFewKeys) {
             for (const auto kernel :
                  {attn::decode_many_on_tensor_cores, attn::decode_stream_on_tensor_cores,
                   attn::decode_several_on_tensor_cores}) {
-                // A block a sequence: without sinks.
+                // One block per sequence: not with sinks.
                 const bool takes = kernel != attn::decode_several_on_tensor_cores || !mask.sinks;
                 ASSERT_EQ(kernel(ctx_, s.q, 2, d.tiles, d.args), takes);
                 ASSERT_TRUE(!takes || check(w, mask, run)) << s.str();
@@ -219,9 +219,9 @@ TEST_F(AttentionGpu, EveryKernelOnAFewKeys) {
     }
 }
 
-// Enough sequences and heads for a kernel whose blocks stay (many.cu, with groups
-// stream.cu); alone, most sequences go another way. Some have several rows, some none of
-// the last page's keys.
+// Enough sequences and heads for a persistent kernel (many.cu,
+// with groups stream.cu); alone, most sequences use another
+// kernel. Some have several rows, some no key in the last page.
 TEST_F(AttentionGpu, ManySequencesGiveTheBitsOfEachAlone) {
     std::vector<int> lengths;
     for (int i = 0; i < 40; ++i) lengths.push_back(1 + i * 137 % 700);
@@ -250,7 +250,7 @@ TEST_F(AttentionGpu, ManySequencesGiveTheBitsOfEachAlone) {
     }
 }
 
-// A causal row has the bits it would have as the last row of its sequence, also where its block is
+// A causal row has the same bits as if it were the last row of its sequence, also if its block is
 // not the first and the rows go through prefill.
 constexpr AttentionMask kCausalSinks{AttentionMask::Kind::causal, 1, 100, 330};
 TEST_F(AttentionGpu, BitsDoNotDependOnTheOtherRowsOfTheSequence) {
@@ -293,8 +293,8 @@ TEST_F(AttentionGpu, DecodeBitsDoNotDependOnTheGrid) {
     }
 }
 
-// Long and short sequences, one row, some and a prompt; with sinks, whose parts are dealt out
-// apart.
+// Long and short sequences, with one row, several and a prompt; with sinks, whose parts are
+// distributed separately.
 TEST_F(AttentionGpu, HundredRunsGiveTheSameBits) {
     for (const auto& [dim, dtype, mask] : {std::tuple{64, kBf16, kCausal},
                                            {72, kBf16, kCausal},
@@ -357,7 +357,7 @@ TEST_F(AttentionGpu, ASubBatchTouchesItsOwnRowsAlone) {
         memory_.reset();
         const World w = make_world(s, {100, 70, 2200});
         const std::vector<Item> items{{0, 100, 3}, {1, 70, 1}, {2, 2200, 2}};
-        const Run run = prepare(w, items, 0, 50);  // 50 rows of another batch come first
+        const Run run = prepare(w, items, 0, 50);  // 50 rows of another batch precede
         give_scratch(s, static_cast<int>(items.size()) * 3, run.batch.max_keys);
         launch_form(form, w, run, kCausal);
         const std::vector<float> got = download(run.out);
@@ -396,7 +396,7 @@ TEST_F(AttentionGpu, BrokenContractsAreNamed) {
     const auto expect_scratch = [&](const DeviceBatch& batch) {
         expect_broken("is given attention_scratch_bytes()", [&] { go(run.q, w.kv, batch, 1); });
     };
-    expect_scratch(run.batch);  // there is none
+    expect_scratch(run.batch);  // no scratch
     give_scratch(s, 1, 100);
     EXPECT_NO_THROW(go(run.q, w.kv, run.batch, 1));
     expect_broken("the scale is positive", [&] { go(run.q, w.kv, run.batch, 0); });
@@ -413,7 +413,7 @@ TEST_F(AttentionGpu, BrokenContractsAreNamed) {
     batch = run.batch;
     batch.max_keys = 1 << 20;
     batch.max_pages = 1 << 15;
-    expect_scratch(batch);  // there is some, for fewer keys
+    expect_scratch(batch);  // scratch for fewer keys
     PagedKv pages_of_16 = w.kv;
     pages_of_16.keys.shape = pages_of_16.values.shape = {6, 2, 16, 64};
     expect_broken("a page holds 32 tokens", [&] { go(run.q, pages_of_16, run.batch, 1); });

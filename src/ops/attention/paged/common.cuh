@@ -15,12 +15,12 @@ __device__ __forceinline__ float exp2_fast(float x) {
     asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-// The number to subtract before the exponential: 0 for a row without a finite score, whose weights
-// are zero then.
+// The number to subtract before the exponential: 0 for a row without a finite score, so that its
+// weights become zero.
 __device__ __forceinline__ float base_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
 // Arrives at a counter. True in every thread of the last of `teams` teams, which resets the counter
-// and can read from L2 what the others wrote before they arrived. `flag` is in shared memory.
+// and can read the others' earlier writes from L2. `flag` is in shared memory.
 template <typename Team>
 __device__ __forceinline__ bool last_to_arrive(unsigned* counter, unsigned teams, bool* flag,
                                                Team team) {
@@ -46,8 +46,8 @@ __device__ __forceinline__ void store_normalised(const Args& a, std::int64_t at,
                                                  float weight) {
     static_cast<T*>(a.out)[at] = from_f32<T>(normalised(sum, weight));
 }
-// Tile `tile` of `tiles` for a kernel in which every block lists all tiles; an empty tile past the
-// last. Rows that see nothing have no part, so this function writes their zeros.
+// Tile `tile` of `tiles` in a kernel in which every block lists all tiles; past the last, an empty
+// tile. Rows that see nothing have no part, so this function writes their zeros.
 template <typename T, int D, bool kViews>
 __device__ __forceinline__ TileOf<kViews> listed_tile(const Args& a, int tiles, int tile) {
     TileOf<kViews> t{};
@@ -66,11 +66,11 @@ __device__ __forceinline__ TileOf<kViews> listed_tile(const Args& a, int tiles, 
     return t;
 }
 
-// Where a decode team reads its inputs and writes its results: memory, between kernels.
+// Where a decode team reads its inputs and writes its results: here, global memory between kernels.
 // step_link.cuh has another link.
 struct MemoryLink {
     static constexpr bool kTagged = false;
-    // Elements `at` and at + 1 of out; at is even.
+    // Elements `at` and `at` + 1 of out; `at` is even.
     template <typename T>
     __device__ __forceinline__ void store(const Args& a, std::int64_t at, const float2& sums,
                                           float weight) const {
@@ -83,7 +83,7 @@ struct MemoryLink {
         }
     }
     // Writes columns d and d + 1 of a row's partial result to slot `place`, and with the first
-    // columns its greatest score and sum of weights.
+    // columns also its largest score and sum of weights.
     template <int D>
     __device__ __forceinline__ void store_part(const Args& a, std::int64_t slot, int place, int d,
                                                const float2& sums, const float2& top) const {
@@ -101,7 +101,7 @@ struct MemoryParts {
     __device__ MemoryParts(const Args& a, std::int64_t slot, int dim_)
         : tops(a.tops + slot * a.max_parts), sums(a.sums + slot * a.max_parts * dim_), dim(dim_) {}
     static constexpr int kInFlight = kCount;
-    // A part's greatest score and sum of weights.
+    // A part's largest score and sum of weights.
     __device__ __forceinline__ float2 top(int p) const { return __ldcg(tops + p); }
     // The same, and four columns of the sums, of every fourth part from p on.
     __device__ __forceinline__ void load(int p, const Places& places, int column,
@@ -120,7 +120,7 @@ struct MemoryParts {
 
 // Combines the parts of a tile's rows in an order that depends on the parts' numbers alone: warp p
 // % 4 adds part p, and one tree adds the warps' sums. `shared` holds 4 * (dim + 2) floats. A part
-// in which a row sees nothing adds exact zeros. parts_of_slot(slot): where a row's are.
+// in which a row sees nothing adds exact zeros. parts_of_slot(slot): the parts of a row.
 template <typename T, typename TheTile, typename Team, typename Link, typename PartsOf>
 __device__ __forceinline__ void combine(const Args& a, const TheTile& t, int kv_head, int dim,
                                         float* shared, Team team, const Link& link,
@@ -197,17 +197,17 @@ __device__ __forceinline__ void finish(const Args& a, const Tile& t, int kv_head
 }
 
 // The arguments of attention_decode() for any kernel that runs it: args without a stamp; tiles = 0
-// where there is nothing to do.
+// if there is nothing to do.
 struct Decode {
     Args args{};
-    std::int64_t tiles = 0;  // of rows, in all sequences
+    std::int64_t tiles = 0;  // tiles of rows, in all sequences
     OpRecord work{};
     DecodeKernel kernel(int multiprocessors) const {
         return decode_kernel({tiles, args.kv_heads, args.group, args.max_keys, args.head_dim,
                               args.row_tiles, args.has_views()},
                              multiprocessors);
     }
-    // The number of parts of a tile to work on in parallel, where about `teams` teams find room.
+    // The number of parts of a tile to process in parallel, if about `teams` teams fit.
     int parts_at_once(std::int64_t teams) const {
         const std::int64_t enough = teams / (tiles * args.kv_heads);
         return static_cast<int>(
@@ -218,8 +218,8 @@ Decode decode_of(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& k
                  const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
                  Tensor q_sinks = {});
 
-// The host's side: attention_cuda.cu, decode.cu, many.cu, stream.cu, several.cu, plain.cu. Each
-// says whether it took the work.
+// Host functions: attention_cuda.cu, decode.cu, many.cu, stream.cu, several.cu, plain.cu. Each
+// returns whether it ran the work.
 bool decode_several_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                     std::int64_t tiles, const Args& args);
 bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
@@ -227,7 +227,7 @@ bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiproce
 bool decode_stream_on_tensor_cores(const Context& ctx, DType dtype, int multiprocessors,
                                    std::int64_t tiles, const Args& args);
 bool decode_on_tensor_cores(const Context& ctx, DType dtype, dim3 grid, const Args& args);
-// out, of what rows see from their window on, becomes that with the sinks before it (sinks.cu).
+// out, so far over what rows see from their window on, gets the sinks before it added (sinks.cu).
 // lse [heads, rows]: log of the sums of exp(score) so far.
 void add_sinks(const Context& ctx, DType dtype, const ops::DeviceBatch& batch, const Args& args,
                const float* lse, int rows);

@@ -1,4 +1,4 @@
-// Every part of the keys is dealt out once, and all teams get as equal a number of steps as
+// Every part of the keys is assigned once, and all teams get as equal a number of steps as
 // possible.
 #include "ops/attention/paged/deal.h"
 
@@ -9,7 +9,7 @@
 namespace mr::cuda::attn {
 namespace {
 
-// As a warp finds it.
+// As a warp computes it.
 int shorts_before(const Deal& deal, int t) {
     int before = 0;
     if (deal.few()) {
@@ -22,7 +22,7 @@ int shorts_before(const Deal& deal, int t) {
     return std::min(before, deal.shorts);
 }
 
-// The most steps that a team has.
+// The most steps of any team.
 int most_of(int longs, int shorts, int teams) {
     const Deal deal(longs * Deal::kLongSteps, longs * Deal::kLongSteps + shorts, teams);
     EXPECT_EQ(deal.longs_before(0), 0);
@@ -56,13 +56,13 @@ TEST(AttentionDeal, EveryPartOnceAndNobodyHasMuchMore) {
     }
 }
 
-// 32 heads with a window of 4,096 keys, which touches 17 long parts, and four sinks: a short part a
-// head goes to teams with one long part, since others have two.
+// 32 heads with a window of 4,096 keys, which touches 17 long parts, and four sinks: one short part
+// per head, which goes to teams with one long part, since others have two.
 TEST(AttentionDeal, FewShortPartsGoToLightTeams) {
     EXPECT_EQ(most_of(17 * 32, 0, 396), 8);
     EXPECT_EQ(most_of(17 * 32, 32, 396), 8);
     EXPECT_EQ(most_of(16 * 32, 32, 396), 8);
-    // One team has a long part less: it cannot take all of them.
+    // One team has one long part less: it cannot take all short ones.
     EXPECT_EQ(most_of(395, 32, 396), 5);
     EXPECT_EQ(most_of(395, 4, 396), 4);
 }

@@ -1,4 +1,4 @@
-// One team a block: decode_parts() over a grid of kv heads, tiles and parts.
+// One team per block: decode_parts() over a grid of kv heads, tiles and parts.
 #include "ops/attention/paged/decode.cuh"
 
 namespace mr::cuda::attn {

@@ -15,15 +15,15 @@ struct DecodePlace {
 
 // A team of kDecodeThreads computes its parts; the last of a tile's teams combines them. `keys` and
 // `values` are the cache's and replace those of `a`. With a tagged link (one token; its q, key and
-// value are in flight from other blocks) the team loads what is in the cache before it waits for
-// them. kViews: there may be sinks and streams.
+// value are in flight from other blocks) the team loads from the cache before it waits for them.
+// kViews: there may be sinks and streams.
 template <typename T, int D, bool kViews = true, typename Team, typename Link = MemoryLink>
 __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, const void* values,
                                              const DecodePlace& place, DecodeShared<D>& shared,
                                              Team team, const Link& link = {}) {
     static_assert(!Link::kTagged || (D <= 128 && !kViews), "step_view.cuh has views");
-    // Whether the loads of the next step are in flight while this one is computed: where the
-    // registers hold keys, values, sums and q at the same time.
+    // Whether the loads of the next step are in flight while this one is computed: only if the
+    // registers can hold keys, values, sums and q at the same time.
     constexpr bool kAhead = D <= 128;
     const int warp = team.thread() / 32, lane = team.thread() % 32;
     const int g = lane / 4, c = lane % 4;
@@ -68,8 +68,8 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
 
     if (team.thread() == 0) shared.tile = t;
 
-    // Long parts come first, so that no block begins one when the others end; those of the sinks
-    // come last.
+    // Long parts come first, so that no block starts one when the others end; parts of sinks come
+    // last.
     const auto part_at = [&](const Tile& tile, int i) {
         const int sinks_from = tile.end - tile.begin;
         if (kViews && i >= sinks_from) return i - sinks_from;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
         return i < long_parts ? long_begin + i : tile.begin + i - long_parts;
     };
     if (z >= t.parts()) return;
-    // This warp's keys of the first step of a part begin at `from`, those that may be read are in
+    // This warp's keys of the first step of a part begin at `from`, keys that may be read are in
     // [lo, hi), and lane i has the page of step i.
     struct Stretch {
         int part, from, lo, hi, newest, page;
@@ -104,7 +104,7 @@ __device__ __forceinline__ void decode_parts(const Args& a, const void* keys, co
     const bool sinks_first = kViews && first < t.ahead;
     Stretch here = stretch_of(t, first, first == z && shorts != kAllShort);
     look(t, first);
-    // What asks the sinks is another q. A team comes to them last.
+    // The sinks need another q. A team processes them last.
     const auto ask_sinks = [&](const Tile& tile) {
         load_row<T, D>(q, asking<T>(a, true) + tile.at(a, min(g, rows - 1), kv_head, D), c,
                        g < rows);

@@ -6,7 +6,7 @@
 
 namespace mr::cuda {
 
-// Between 0 and 1, below.
+// In [0, 1).
 __device__ __forceinline__ float some_number(std::uint32_t i) {
     auto x = i * 2654435761u;
     x = (x ^ (x >> 15)) * 2246822519u;
@@ -15,8 +15,8 @@ __device__ __forceinline__ float some_number(std::uint32_t i) {
 struct BetweenOnes {
     static __device__ float value(std::uint32_t i) { return 2 * some_number(i) - 1; }
 };
-// Normal values, as PyTorch's randn() gives the peers of a measurement. The values determine the
-// power that a product takes, and so its speed.
+// Normal values, like PyTorch's randn() for the engines compared with. The values determine the
+// power that a product draws, and so its speed.
 struct Normal {
     static __device__ float value(std::uint32_t i) {
         const float u = 1 - some_number(i), angle = some_number(i ^ 0x9e3779b9u);
@@ -34,7 +34,7 @@ __global__ void fill_kernel(T* to, std::int64_t count, std::uint32_t seed) {
     }
 }
 
-// The values depend on where the tensor lies, so that two of them differ.
+// The values depend on the tensor's address, so that two tensors differ.
 template <typename Values>
 void fill_with(const Context& ctx, Tensor t) {
     with_float_type(t.dtype, [&](auto type) {

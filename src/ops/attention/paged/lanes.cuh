@@ -2,7 +2,7 @@
 // 16 keys of a step of 64, for up to eight rows of q.
 //
 // Eight rows are the N of m16n8k16, so everything is transposed:
-//   scoresᵀ [16 keys, 8 rows] = K [16 keys, head_dim] · Qᵀ        (A = keys, as they lie in memory)
+//   scoresᵀ [16 keys, 8 rows] = K [16 keys, head_dim] · Qᵀ        (A = keys, as stored in memory)
 //   outᵀ    [head_dim, 8 rows] = Vᵀ [head_dim, 16 keys] · weightsᵀ
 // The order of head_dim inside a product is free as long as both operands agree, and so is the
 // order of the keys. Both are chosen such that a lane loads exactly the 16 bytes of a key, or of a
@@ -18,7 +18,7 @@ constexpr int kDecodeWarps = kDecodeThreads / 32;
 constexpr int kWarpKeys = kStepKeys / kDecodeWarps;  // 16: the K of the second product
 static_assert(kWarpKeys == 16);
 
-// How a lane reads a row: from global memory, or from shared memory that its team has filled.
+// The source of a lane's row: global memory, or shared memory that its team has filled.
 struct FromMemory {
     template <int kWords>
     static __device__ __forceinline__ void words(std::uint32_t* to, const void* from, bool on) {

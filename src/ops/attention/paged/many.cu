@@ -2,7 +2,7 @@
 // bits of decode.cuh with another distribution of the work.
 //
 // In decode.cuh a block has a part of 64 keys and every warp 16 of them; with thousands of parts a
-// block spends its time on beginning and ending. Here one persistent block a multiprocessor does
+// block spends its time on starting and ending. Here one persistent block per multiprocessor does
 // all of the work, and a warp takes part after part: all parts of all rows and heads are one list,
 // and every warp has an equal stretch of it. Keys and values flow through a ring buffer of the warp
 // in shared memory (cp.async, 4 KB a stage), which runs ahead across parts, heads and sequences;
@@ -14,8 +14,8 @@
 namespace mr::cuda::attn {
 namespace {
 
-// Whether this warp's `mine` parts were the last of `all` to be written. The counter is reset then,
-// and the parts of other warps can be read from L2.
+// Whether this warp's `mine` parts were the last of `all` to be written. If so, the counter is
+// reset, and the parts of other warps can be read from L2.
 __device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int all, int lane) {
     __syncwarp();
     if (mine == all) return true;
@@ -32,7 +32,7 @@ __device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int a
     return before + static_cast<unsigned>(mine) == static_cast<unsigned>(all);
 }
 
-// combine() by one warp: a lane computes the four sums, of every fourth part each, that four warps
+// combine() by one warp: a lane computes the four sums (of every fourth part each) that four warps
 // compute there.
 template <typename T, int D, bool kViews>
 __device__ __forceinline__ void combine_parts(const Args& a, const TileOf<kViews>& t, int head,
@@ -133,7 +133,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
         slot = slot + S::kStageBytes == kStages * S::kStageBytes ? 0 : slot + S::kStageBytes;
     };
 
-    int mine = 0;  // parts of this tile and head that this warp has done
+    int mine = 0;  // parts of this tile and head done by this warp
 #pragma unroll 1
     while (true) {
         const TileOf<kViews>& t = list.tiles[unit.tile];
@@ -190,7 +190,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 
         const Unit next = left > 1 ? unit_after(list, a, unit) : Unit{-1, -1, -1};
         const bool ends = next.tile != unit.tile || next.head != unit.head;
-        // Loaded while the values are multiplied. Behind the sinks comes another q.
+        // Loaded while the values are multiplied. After the sinks comes another q.
         if (left > 1 && (ends || (kViews && next.part == t.begin))) load_q(next);
 
         float most[2], total[2], factor[kSubs][2];
@@ -204,7 +204,7 @@ __global__ void __maxnreg__(152) many_kernel(const __grid_constant__ Args a, int
 #pragma unroll 1
         for (int sub = 0; sub < subs; ++sub) {
             arrived();
-            constexpr int kHalf = D / 32;  // tiles at a time: registers hold no more
+            constexpr int kHalf = D / 32;  // tiles at a time, limited by registers
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 std::uint32_t v[kHalf][4];

@@ -1,4 +1,4 @@
-// What attention needs around the tensor cores' products, for T = __half and bf16. For sm_80 and
+// Helpers for attention around the tensor cores' products, for T = __half and bf16. For sm_80 and
 // up; for older devices the code compiles and is never launched.
 #pragma once
 

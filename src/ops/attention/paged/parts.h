@@ -1,5 +1,5 @@
-// How decode cuts the keys into parts, and which kernel takes them. All constexpr: kernels call it
-// on the device, tests on the host.
+// How decode cuts the keys into parts, and which kernel processes them. All constexpr: kernels call
+// it on the device, tests on the host.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@ namespace mr::cuda::attn {
 inline constexpr int kStepKeys = 64;  // keys that a block scores at once, in all kernels
 
 // The keys of every sequence are cut into parts at the same positions: parts of one step at the
-// beginning, because short sequences need every block; parts of four steps further on, where there
-// are blocks enough and every part costs a partial result that is written and read again.
+// beginning, because short sequences need every block; later parts of four steps, where there are
+// enough blocks and every part costs a partial result that is written and read again.
 inline constexpr int kShortParts = 32;
 inline constexpr int kShortKeys = kShortParts * kStepKeys;
 inline constexpr int kLongPart = 4 * kStepKeys;
 
-// `shorts`: how many parts of one step there are, before the others. A call with sinks or streams
-// has no others (kAllShort).
+// `shorts`: the number of parts of one step, before the longer ones. A call with sinks or streams
+// has only short ones (kAllShort).
 inline constexpr int kAllShort = 1 << 24;
 constexpr int part_of(int key, int shorts = kShortParts) {
     return key < shorts * kStepKeys ? key / kStepKeys
@@ -29,18 +29,18 @@ constexpr int parts_of(int keys, int shorts = kShortParts) {
     return keys > 0 ? part_of(keys - 1, shorts) + 1 : 0;
 }
 
-// A tile of rows with sinks numbers its keys anew, so that the numbers do not grow with the
-// position: sinks from 0 on, in parts of their own, and its window behind them. The window moves by
-// multiples of four parts, because partial results are added part p beside part p + 4
-// (combine()): so the numbers of a tile change no bits of its rows.
+// A tile of rows with sinks renumbers its keys (a "view"), so that the numbers do not grow with the
+// position: sinks from 0 on, in parts of their own, then its window. The window moves by multiples
+// of four parts, because partial results are added part p beside part p + 4 (combine()): so
+// renumbering changes no bits of its rows.
 inline constexpr int kViewStep = 4 * kStepKeys;
-// Where the window of a tile begins at the earliest.
+// The earliest number at which the window of a tile begins.
 constexpr int view_lead(int sinks) { return (sinks + kViewStep - 1) / kViewStep * kViewStep; }
-// The key at which the parts of the window begin that starts at key `lo`, less its number there.
+// For a window that starts at key `lo`: the key at which its parts begin, minus that key's number.
 constexpr int view_shift(int sinks, int lo) {
     return lo / kViewStep * kViewStep - view_lead(sinks);
 }
-// Numbers that a tile of `rows` neighbouring rows needs at most.
+// The most numbers that a tile of `rows` neighbouring rows needs.
 constexpr int view_keys(int sinks, int window, int rows) {
     return view_lead(sinks) + kViewStep - 1 + window + rows - 1;
 }
@@ -55,12 +55,12 @@ enum class DecodeKernel { blocks, warps, teams, sequences };
 struct DecodeWork {
     std::int64_t tiles;
     int kv_heads, group, max_keys, head_dim;
-    int row_tiles = 1;   // of a sequence
+    int row_tiles = 1;   // per sequence
     bool views = false;  // there may be sinks or streams
 };
 
 // The fastest kernel over all lengths up to max_keys, as measured (docs/attention.md). Tiles of one
-// sequence share its keys, where that leaves blocks enough. With less than three steps for a
+// sequence share its keys, if that leaves enough blocks. With less than three steps per
 // multiprocessor there is nothing to balance. Parts of 64 keys with one row each suit a warp, as
 // long as there are not so many that memory bandwidth alone counts. Parts of 256 keys need a team.
 constexpr DecodeKernel decode_kernel(const DecodeWork& work, int multiprocessors) {

@@ -1,5 +1,5 @@
-// Parts of keys follow one another without a gap, and the kernel of decode is the one that
-// docs/attention.md measured to be the fastest.
+// Parts of keys are adjacent without gaps, and the kernel of decode is the one that
+// docs/attention.md found the fastest.
 #include "ops/attention/paged/parts.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(AttentionParts, AllAreShortWhereAsked) {
         EXPECT_EQ(part_begin(part, kAllShort), part * kStepKeys);
         EXPECT_EQ(parts_of(key + 1, kAllShort), part + 1);
     }
-    // A view moves by whole groups of the parts that are added together, whatever the sinks.
+    // A view moves by whole groups of the parts that are added together, for any number of sinks.
     for (const int sinks : {0, 1, 4, 64, 65, 256, 257, 1000}) {
         EXPECT_EQ(view_lead(sinks) % kViewStep, 0);
         EXPECT_GE(view_lead(sinks), sinks);
@@ -57,7 +57,7 @@ TEST(AttentionParts, TheKernelOfDecodeIsChosenByTheWork) {
     EXPECT_EQ(kernel(32, 512, 4, 128), DecodeKernel::teams);
     EXPECT_EQ(kernel(1, 4096, 4, 128), DecodeKernel::teams);
     EXPECT_EQ(kernel(1, 32768, 1, 128), DecodeKernel::teams);
-    // Several tiles of rows a sequence: 8 heads of keys, groups of 4.
+    // Several tiles of rows per sequence: 8 kv heads, groups of 4.
     const auto blocks = [](int sequences, int row_tiles, int keys, int group = 4) {
         return decode_kernel({std::int64_t{sequences} * row_tiles, 8, group, keys, 128, row_tiles},
                              132);

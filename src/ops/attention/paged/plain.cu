@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = kDecodeThreads;
 
-// N neighbours, aligned to their size, as f32.
+// N neighbouring elements, aligned to their size, as f32.
 template <int N>
 __device__ __forceinline__ void load(float (&to)[N], const float* from) {
 #pragma unroll
@@ -31,7 +31,7 @@ __device__ __forceinline__ void load(float (&to)[N], const T* from) {
 template <typename T, typename C, bool kSplit>
 __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__ Args a) {
     __shared__ __align__(16) float q[kTileRows][kMaxDim];
-    __shared__ float weights[kTileRows][kStepKeys];  // scores first
+    __shared__ float weights[kTileRows][kStepKeys];  // first the scores
     __shared__ float top[kTileRows], sum[kTileRows], factor[kTileRows];
     __shared__ __align__(16) float merge[4 * (kMaxDim + 2)];
     __shared__ bool last;
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
     const int columns = dim / 4, members = kThreads / columns;
     const int member = tid / columns, column = tid % columns * 4;
 
-    int asked = 0;  // what q holds: 1 + whether it asks the sinks
+    int asked = 0;  // contents of q: 1 + whether it is for the sinks
     for (int i = z; i < parts; i += static_cast<int>(gridDim.z)) {
         const int part = t.part(i);
         const int last_end = t.begin < t.end ? t.range.hi : t.sinks_end;
@@ -71,13 +71,13 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
         const auto step_from = [&](int key) {
             return key < t.ahead * kStepKeys ? key : max(key, t.range.lo / kStepKeys * kStepKeys);
         };
-        __syncthreads();  // the part before has been read
+        __syncthreads();  // the previous part has been read
         if (tid < kTileRows) top[tid] = -INFINITY, sum[tid] = 0;
         float acc[kTileRows][4] = {};
 
         for (int from = step_from(kSplit ? part_begin(part, a.shorts) : 0); from < end;
              from = step_from(from + kStepKeys)) {
-            __syncthreads();  // the step before has been read
+            __syncthreads();  // the previous step has been read
             const bool sinks = from < t.ahead * kStepKeys;
             const KeyRange seen =
                 sinks ? KeyRange{0, t.sinks_end} : KeyRange{t.range.lo, min(end, t.range.hi)};
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(const __grid_constant__
                     for (int r = 0; r < kTileRows; ++r) {
                         if (r >= t.rows) break;
                         const float p = weights[r][k];
-                        // A key that this row may not see cannot reach it, not even as 0 * NaN.
+                        // A key that this row must not see cannot affect it, not even as 0 * NaN.
                         if (p == 0) continue;
 #pragma unroll
                         for (int e = 0; e < 4; ++e) acc[r][e] = fmaf(p, x[e], acc[r][e]);

@@ -11,10 +11,10 @@ namespace {
 
 bool aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 16 == 0; }
 
-// Entries that a table must have, so that no two pages with visible keys share one.
+// The least number of table entries such that no two pages with visible keys share one.
 std::int64_t entries_for(const ops::DeviceBatch& batch, const ops::AttentionMask& mask) {
     const std::int64_t all = (batch.max_keys + kPageKeys - 1) / kPageKeys;
-    if (batch.streams) return 1;  // the caller's sequences, each of which knows its own
+    if (batch.streams) return 1;  // the caller ensures it for each of its sequences
     if (mask.window == 0 || (mask.sinks > 0 && !batch.fronts)) return all;
     return std::min(all, ops::pages_spanned(std::int64_t{mask.window} + batch.max_count - 1));
 }

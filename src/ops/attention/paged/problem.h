@@ -20,17 +20,17 @@ inline constexpr std::int64_t kMostCounted = std::int64_t{1} << 30;
 // KeyMask::lo() and KeyMask::hi() for the kernels over pages, which hold an AttentionMask.
 // seen_from() has a case for masks without a window. seen_to() has none for positions before the
 // first key, where it may be negative. With the functions of KeyMask the decode kernel of head size
-// 96 spills a register (nvcc 13.0). mask_test.cpp compares these with KeyMask. The mask is one that
-// for_kernels() gave: a block of at most 2^30, an origin in [0, block).
+// 96 spills a register (nvcc 13.0). mask_test.cpp compares these with KeyMask. The mask comes from
+// for_kernels(): a block of at most 2^30, an origin in [0, block).
 constexpr ops::AttentionMask for_kernels(const ops::AttentionMask& mask) {
     const ops::KeyMask numbers(mask);
     ops::AttentionMask out = mask;
     out.block = numbers.block;
     out.origin = numbers.origin;
-    out.sinks = mask.window > 0 ? mask.sinks : 0;  // without a window all before is seen anyway
+    out.sinks = mask.window > 0 ? mask.sinks : 0;  // without a window all is seen anyway
     return out;
 }
-constexpr int seen_from(int window, int first, int position) {  // keys below `first`: never
+constexpr int seen_from(int window, int first, int position) {  // no keys below `first`
     return window > 0 ? std::max(first, position - window + 1) : 0;
 }
 constexpr int seen_to(const ops::AttentionMask& mask, int keys, int position) {
@@ -43,7 +43,7 @@ constexpr int seen_to(const ops::AttentionMask& mask, int keys, int position) {
     return std::min(end, keys);
 }
 
-// The rows that a batch may have: a sub-batch shares its arrays with rows that are not its own.
+// The rows that a batch may have: a sub-batch shares its arrays with other rows.
 inline std::int64_t rows_of(const ops::DeviceBatch& batch) {
     return std::min<std::int64_t>(batch.tokens, std::int64_t{batch.sequences} * batch.max_count);
 }

@@ -34,7 +34,7 @@ struct Call {
     }
     void* at(std::size_t offset = 0) {
         const auto begin = (reinterpret_cast<std::uintptr_t>(memory.data()) + 15) / 16 * 16;
-        return reinterpret_cast<void*>(begin + offset);  // addresses alone matter
+        return reinterpret_cast<void*>(begin + offset);  // only addresses matter
     }
     void shapes(std::int64_t tokens, std::int64_t heads, std::int64_t kv_heads, std::int64_t dim) {
         q = out = Tensor(at(), DType::bf16, {tokens, heads, dim});
@@ -94,7 +94,7 @@ TEST(AttentionProblem, BrokenContractsAreNamed) {
     }
 }
 
-// A window needs entries for what its rows see, and no more however long the sequence is.
+// A window needs entries for what its rows see, and no more for longer sequences.
 TEST(AttentionProblem, SinksAndStreamsAreChecked) {
     expect_broken("what asks the sinks is as q",
                   [](Call& c) { c.q_sinks = Tensor(c.at(), DType::f16, c.q.shape); });
@@ -116,7 +116,7 @@ TEST(AttentionProblem, SinksAndStreamsAreChecked) {
         stream(c);
         c.batch.max_window = 0;
     });
-    // With pages of their own, sinks leave the table to the window.
+    // With separate pages for sinks, the table is left to the window.
     Call apart;
     apart.mask = {AttentionMask::Kind::causal, 1, 20, 4};
     apart.batch.max_keys = 100000;
@@ -141,12 +141,12 @@ TEST(AttentionProblem, AWindowGoesRoundInAShortTable) {
     EXPECT_NO_THROW(ring(98, 1, 8).check());
     EXPECT_THROW(ring(98, 1, 4).check(), ContractError);  // the last key of five pages
     EXPECT_THROW(ring(94, 5, 4).check(), ContractError);
-    Call sinks = ring(33, 1, 2);  // a sink stays, whatever page its entry has gone to
+    Call sinks = ring(33, 1, 2);  // a sink stays, although its entry holds another page
     sinks.mask.sinks = 1;
     EXPECT_THROW(sinks.check(), ContractError);
 }
 
-// What kernels count in ints, just inside and just outside.
+// Numbers that kernels count in ints, just inside and just outside the limits.
 TEST(AttentionProblem, NumbersThatAreTooLargeAreRefused) {
     expect_broken("65535 heads", [](Call& c) { c.shapes(10, 65536, 2, 64); });
     expect_broken("65535 heads", [](Call& c) { c.shapes(10, (1ll << 32) + 2, 2, 64); });
@@ -162,7 +162,7 @@ TEST(AttentionProblem, NumbersThatAreTooLargeAreRefused) {
     const char* rows = "less than 2^30, and rows * heads less than 2^31";
     expect_broken(rows, [](Call& c) { c.batch.max_count = 1 << 29; });  // times a group of two
     Call count;
-    count.batch.max_count = (1 << 29) - 1;  // there are 10 rows, whatever they are announced as
+    count.batch.max_count = (1 << 29) - 1;  // there are only 10 rows
     EXPECT_NO_THROW(count.check());
     const auto many = [](Call& c, std::int64_t heads) {
         c.shapes(1 << 20, heads, heads, 64);

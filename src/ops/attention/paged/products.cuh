@@ -10,7 +10,7 @@
 namespace mr::cuda::attn {
 
 // Lane 4 g + c has rows 2 c and 2 c + 1 of key_of_row(g) (elements 0, 1) and of the key two further
-// (2, 3), as the sum of two chains: half the latency.
+// (2, 3), as the sum of two chains, which halves the latency.
 struct Scores {
     float even[4] = {0, 0, 0, 0}, odd[4] = {0, 0, 0, 0};
 };
@@ -28,7 +28,7 @@ __device__ __forceinline__ Scores score(const std::uint32_t (&k)[2][D / 8],
 
 // The weights of 16 keys as the second product's B. `key` is the first of the lane's two keys;
 // `sees` are the bounds of rows 2 c and 2 c + 1. rebase(e, most) returns the number to subtract
-// from the scores of row 2 c + e, of which `most` is the greatest; take(e, sum) receives the sum of
+// from the scores of row 2 c + e, of which `most` is the largest; take(e, sum) receives the sum of
 // its weights.
 struct Weights {
     std::uint32_t b0, b1;
@@ -69,7 +69,7 @@ __device__ __forceinline__ Weights weigh(const Scores& s, int key, const KeyRang
 // The shared memory of a team.
 template <int D, typename TheTile = Tile>
 struct DecodeShared {
-    static constexpr int kStride = D + 2;  // floats: lanes of different rows meet in few banks
+    static constexpr int kStride = D + 2;  // floats: lanes of different rows use few common banks
     alignas(16) float sums[kDecodeWarps * kTileRows * kStride];
     float2 tops[kDecodeWarps][kTileRows];
     TheTile tile;  // read again only at the end of a part
@@ -92,7 +92,7 @@ struct WarpSums {
         top[0] = -INFINITY, top[1] = -INFINITY;
         weight[0] = 0, weight[1] = 0;
     }
-    // Of the next 16 keys, whose values add() takes.
+    // For the next 16 keys; add() then takes their values.
     template <typename T>
     __device__ __forceinline__ Weights weigh(const Scores& s, int key, const KeyRange (&sees)[2],
                                              float scale) {
@@ -121,7 +121,7 @@ struct WarpSums {
                    __byte_perm(v[2][w], v[3][w], 0x7632), weights.b0, weights.b1);
         }
     }
-    // For merge_warps(), to rows `first` and up.
+    // For merge_warps(): writes to rows `first` and up.
     template <typename TheTile>
     __device__ __forceinline__ void put(DecodeShared<D, TheTile>& shared, int warp, int g, int c,
                                         int rows, int first = 0) const {
@@ -139,7 +139,7 @@ struct WarpSums {
     }
 };
 
-// Columns d and d + 1 of a row: the warps' sums, each of its own keys, added up; and the greatest
+// Columns d and d + 1 of a row: the sum over the warps, each with its own keys; and the largest
 // score and the sum of weights.
 struct MergedRow {
     float2 sums, top;
@@ -166,9 +166,9 @@ __device__ __forceinline__ MergedRow merge_row(const DecodeShared<D, TheTile>& s
     return {value, {most, total}};
 }
 
-// Adds up the warps' sums and writes them to out where there is one part, else to the partial
-// results. The rows are read from shared.tile again where they are needed: with the part's slot in
-// a register, heads of 96 spill.
+// Adds up the warps' sums and writes them to out if there is one part, else to the partial results.
+// The rows are read from shared.tile again where needed: with the part's slot in a register, heads
+// of 96 spill.
 template <typename T, int D, typename TheTile, typename Team, typename Link>
 __device__ __forceinline__ void merge_warps(const Args& a, int kv_head, int part, int rows,
                                             DecodeShared<D, TheTile>& shared, Team team,

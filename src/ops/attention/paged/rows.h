@@ -1,4 +1,4 @@
-// What the CPU's attention ops share: blocks of query rows that go through the keys together.
+// Shared by the CPU's attention ops: blocks of query rows that walk over the keys together.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ namespace mr::ops {
 
 inline constexpr int kVectorFloats = 16;  // the widest vector of any path
 
-// Rows in scratch are this long, with zeros at the end, so that kernels read whole vectors.
+// Row length in scratch, padded with zeros so that kernels read whole vectors.
 inline int padded_dim(int head_dim) {
     return (head_dim + kVectorFloats - 1) / kVectorFloats * kVectorFloats;
 }
 
-// Keys [first, stop) of a sequence, at most kTileKeys, and where they and their values lie.
+// Keys [first, stop) of a sequence, at most kTileKeys, and the addresses of keys and values.
 struct KeyTile {
     std::int64_t first = 0, stop = 0;
     const void* keys = nullptr;
@@ -27,9 +27,9 @@ struct KeyTile {
 };
 
 // Calls visit(tile, lo, hi, sinks) for every tile that some row sees, sinks first and then the
-// rest, each in order; row r sees keys [lo[r], hi[r]) of the tile, nothing where lo[r] >= hi[r].
-// locate(key) gives the tile that holds a key: where tiles begin must not depend on the rows, so
-// that the bits of a row do not depend on its neighbours.
+// rest, each in order; row r sees keys [lo[r], hi[r]) of the tile, nothing if lo[r] >= hi[r].
+// locate(key) gives the tile that holds a key. Tile boundaries must not depend on the rows, so that
+// the bits of a row do not depend on its neighbours.
 template <typename Locate, typename Visit>
 void for_each_tile(std::span<const VisibleKeys> rows, Locate&& locate, Visit&& visit) {
     std::int32_t lo[kBlockRows], hi[kBlockRows];
@@ -56,7 +56,7 @@ void for_each_tile(std::span<const VisibleKeys> rows, Locate&& locate, Visit&& v
     }
 }
 
-// Up to kBlockRows queries of one kv head, or of several, as many of each, and their running
+// Up to kBlockRows queries of one kv head, or of several with equal shares, and their running
 // softmax.
 class RowBlock {
   public:
@@ -75,7 +75,7 @@ class RowBlock {
         sum_ = max_ + kBlockRows;
     }
 
-    // sinks_q: what asks the sinks; none: q.
+    // sinks_q: the query for the sinks; none: q.
     void add(const float* q, float scale, const VisibleKeys& keys, const float* sinks_q = nullptr) {
         const auto put = [&](float* rows, const float* from) {
             float* to = rows + std::ptrdiff_t{rows_} * stride_;
@@ -91,7 +91,7 @@ class RowBlock {
     }
 
     // Strides in elements, from one key (value) to the next. Rows are of `heads` kv heads, in
-    // order, whose tiles lie `head_bytes` apart.
+    // order, whose tiles are `head_bytes` apart.
     template <typename Kernel, typename Locate>
     void attend(Kernel kernel, std::int64_t key_stride, std::int64_t value_stride, Locate&& locate,
                 int heads = 1, std::size_t head_bytes = 0) {
@@ -120,7 +120,7 @@ class RowBlock {
             });
     }
 
-    // Of row r, in the order of add(); zeros and -infinity where it saw no weight.
+    // Stores row r, in the order of add(); zeros and -infinity if it saw no weight.
     void store(int r, float* out) const {
         const float* from = out_ + std::ptrdiff_t{r} * stride_;
         const float factor = sum_[r] == 0 ? 0.0f : 1.0f / sum_[r];

@@ -3,11 +3,11 @@
 // work.
 //
 // The other kernels read the keys once for every tile of 8 rows. Here a block has up to 8 tiles of
-// one sequence and head, a warp each, and brings every key and value to shared memory once for all
+// one sequence and head, a warp each, and copies every key and value to shared memory once for all
 // of them, a part of 64 keys at a time. A warp does the work of a team's four warps, as in many.cu,
 // and has all parts of its tile. First come the keys of all parts: their weights stay in shared
-// memory, and the greatest score of a row is known before its first value comes. So the values of
-// a part are added to the row's sums at once, in the order of combine(), and no partial result is
+// memory, and the largest score of a row is known before its first value arrives. So the values of
+// a part are added to the row's sums directly, in the order of combine(), and no partial result is
 // written.
 #include "core/cuda/copy.cuh"
 #include "core/cuda/device.h"
@@ -20,11 +20,11 @@ constexpr int kSeveralWarps = 8;
 constexpr int kSeveralPages = kShortKeys / kPageKeys;
 constexpr int kPagesOfPart = kStepKeys / kPageKeys;
 
-// What a warp keeps of a part between its keys and its values.
+// A warp's data of a part between its keys and its values.
 struct Held {
     uint4 low[32], high[32];  // weights of the four groups of keys, a lane's share
-    float2 factor[4][kSubs];  // [c]: what the values of a group count, rows 2 c and 2 c + 1
-    float4 sums[4];           // greatest score and sum of weights, of rows 2 c and 2 c + 1
+    float2 factor[4][kSubs];  // [c]: factors of a group's values, rows 2 c and 2 c + 1
+    float4 sums[4];           // largest score and sum of weights, of rows 2 c and 2 c + 1
 };
 
 template <int D>
@@ -33,10 +33,10 @@ struct SeveralShape {
     static constexpr int kStages = 2;  // half a part each: its keys, or its values
     static constexpr int kStageBytes = kStepKeys * kRowBytes;
     static constexpr int kRing = kStages * kStageBytes;
-    static constexpr int kOutRow = D + 8;  // elements: rows of a tile lie in different banks
+    static constexpr int kOutRow = D + 8;  // elements: puts rows of a tile into different banks
 };
-// The order in which values come: every fourth part from place 0 on, then from place 1, ..., as
-// combine() adds them. Behind the last, `part` is `end`.
+// The order in which values arrive: every fourth part from place 0 on, then from place 1, ..., as
+// combine() adds them. After the last, `part` is `end`.
 struct PartOrder {
     int begin, end, part;
     __device__ PartOrder(int from, int to) : begin(from), end(to), part(from) { find(0); }
@@ -47,7 +47,7 @@ struct PartOrder {
     }
 
   private:
-    // The first part of a place from `place` on.
+    // The first part of a place, from `place` on.
     __device__ void find(int place) {
         for (; place < 4; ++place) {
             part = begin + (place - begin % 4 + 4) % 4;
@@ -62,18 +62,18 @@ template <typename T, int D>
 struct PartStream {
     using S = SeveralShape<D>;
     unsigned ring;
-    const std::int32_t* pages;  // of the visible parts, in shared memory
+    const std::int32_t* pages;  // pages of the visible parts, in shared memory
     int head, begin, end;       // parts
     KeyRange keys;
     int slot, key_part;  // the next stage, and the next part of keys
     PartOrder values;
 
-    // It commits a group of copies in any case.
+    // Always commits a group of copies.
     __device__ __forceinline__ void fetch(const Args& a) {
         const bool value = key_part == end;
         const int part = value ? values.part : key_part;
         if (part < end) {
-            // A warp copies kRows rows at once, a lane 16 bytes of row `own` of them.
+            // A warp copies kRows rows at once, a lane 16 bytes of its row `own`.
             constexpr int kRows = 32 / S::kChunks;
             const int lane = static_cast<int>(threadIdx.x) % 32;
             const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -159,7 +159,7 @@ __global__ void __maxnreg__(168) several_kernel(const __grid_constant__ Args a) 
     const int first_page = begin * kPagesOfPart;
     for (int i = static_cast<int>(threadIdx.x); i < (end - begin) * kPagesOfPart;
          i += static_cast<int>(blockDim.x)) {
-        // Behind the last key: any page, of which nothing is read.
+        // Past the last key: any page; nothing of it is read.
         const int page = min(first_page + i, (keys.hi - 1) / kPageKeys);
         pages[i] = table[ops::table_entry(page, a.max_pages)];
     }
@@ -169,10 +169,10 @@ __global__ void __maxnreg__(168) several_kernel(const __grid_constant__ Args a) 
 #pragma unroll 1
     for (int i = 0; i + 1 < S::kStages; ++i) stream.fetch(a);
 
-    // Of this warp, by part.
+    // This warp's, by part.
     Held* const held = reinterpret_cast<Held*>(memory + S::kRing) + (warp * a.max_parts - begin);
     const LaneReads<S::kRowBytes> reads(stream.ring, lane);
-    // A stage has arrived for all; the one before it has been read by all, and is filled again.
+    // A stage has arrived for all; the previous one has been read by all, and is refilled.
     unsigned slot = 0;
     const auto arrived = [&] {
         wait_for_copies<S::kStages - 2>();
@@ -249,7 +249,7 @@ __global__ void __maxnreg__(168) several_kernel(const __grid_constant__ Args a) 
     base[0] = base_of(base[0]), base[1] = base_of(base[1]);
     __syncwarp();
 
-    // combine(): the parts of every fourth place are added up, then the four sums.
+    // combine(): the parts of every fourth place are added, then the four sums.
     const bool alone = sees_any && t.parts() == 1;
     float sums[D / 16][4] = {}, first[D / 16][4], third[D / 16][4];
     float weights[2] = {}, first_weights[2], third_weights[2];
@@ -283,7 +283,7 @@ __global__ void __maxnreg__(168) several_kernel(const __grid_constant__ Args a) 
                                                (2 * w ^ reads.swizzle) * 16);
                         float out[4] = {0, 0, 0, 0};
                         mma<T>(out, v, low[sub], high[sub]);
-                        if (sub >= subs) continue;  // no branch: the product was made
+                        if (sub >= subs) continue;  // no branch: the product is computed anyway
                         value[0] = fmaf(factor[sub].x, out[0], value[0]);
                         value[1] = fmaf(factor[sub].y, out[1], value[1]);
                         value[2] = fmaf(factor[sub].x, out[2], value[2]);
@@ -357,7 +357,7 @@ bool start(const Context& ctx, int sequences, const Args& args) {
         return SeveralShape<D>::kRing +
                static_cast<std::size_t>(warps * args.max_parts) * sizeof(Held);
     };
-    // As many tiles a block as find room for what they hold of their parts.
+    // As many tiles per block as there is room for their parts' data.
     int blocks = (args.row_tiles + kSeveralWarps - 1) / kSeveralWarps, warps = 0;
     for (;; ++blocks) {
         warps = (args.row_tiles + blocks - 1) / blocks;

@@ -13,14 +13,14 @@ constexpr int kLongSteps = kLongPart / kStepKeys;
 static_assert(kLongSteps == Deal::kLongSteps);
 
 // All parts of all tiles and heads. Costs are counted in steps of 64 keys. First come the long
-// parts of all tiles, then the short ones: a team with fewer long ones gets more short ones.
+// parts of all tiles, then the short ones: a team with fewer long parts gets more short ones.
 template <bool kViews>
 struct ShareList {
     TileOf<kViews> tiles[kMostSharedTiles];
     int before[2 * kMostSharedTiles + 1];  // steps of the sections before this one
     int sums[2][kMostSharedTiles / 32];
-    int count;       // of tiles; section i is the long parts of tile i, i + count its short ones
-    int all_shorts;  // parts_of(), where kViews
+    int count;       // tiles; section i is the long parts of tile i, i + count its short ones
+    int all_shorts;  // argument of parts_of() if kViews
 
     __device__ __forceinline__ int shorts() const { return kViews ? all_shorts : kShortParts; }
 
@@ -32,8 +32,8 @@ struct ShareList {
     __device__ __forceinline__ int long_steps() const { return before[count]; }
 };
 
-// The steps that one head has of a section: [0, sinks) and [first, last). Parts begin at multiples
-// of a step, and a long part counts as whole; parts of sinks are short ones.
+// The steps of one head in a section: [0, sinks) and [first, last). Parts begin at multiples of a
+// step, and a long part counts as whole; parts of sinks are short ones.
 template <bool kViews>
 struct Section {
     int sinks, first, last;
@@ -45,7 +45,7 @@ struct Section {
 template <bool kViews>
 __device__ __forceinline__ Section<kViews> section_of(const TileOf<kViews>& t, bool is_long,
                                                       int shorts) {
-    if (t.begin >= t.end) {  // sinks alone, or nothing
+    if (t.begin >= t.end) {  // only sinks, or nothing
         const int sinks = is_long ? 0 : t.ahead;
         return {sinks, sinks, sinks};
     }
@@ -59,9 +59,9 @@ __device__ __forceinline__ Section<kViews> section_of(const ShareList<kViews>& l
     return section_of<kViews>(list.tiles[list.tile(section)], list.is_long(section), list.shorts());
 }
 
-// Prefetches the positions and the page tables together, which later loads need one after the
-// other: every thread takes a cache line of the page tables, and the positions as they lie if every
-// sequence has one row.
+// Prefetches the positions and the page tables together, because later loads need one after the
+// other: every thread takes a cache line of the page tables, and positions as if every sequence had
+// one row.
 __device__ __forceinline__ void bring_near(const Args& a, int tiles) {
     const int sequences = tiles / a.row_tiles, i = 32 * static_cast<int>(threadIdx.x);
     const auto bring = [](const std::int32_t* at) {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void bring_near(const Args& a, int tiles) {
     if (i < std::int64_t{sequences} * a.max_pages) bring(a.pages + i);
 }
 
-// Every block makes the list for itself, with at least kMostSharedTiles threads.
+// Every block makes its own list, with at least kMostSharedTiles threads.
 template <typename T, int D, bool kViews>
 __device__ __forceinline__ void list_sections(const Args& a, int tiles, ShareList<kViews>& list) {
     const int tile = static_cast<int>(threadIdx.x), warp = tile / 32, lane = tile % 32;
@@ -150,8 +150,8 @@ __device__ __forceinline__ Share share_of(const ShareList<kViews>& list, int tea
 // A position in a team's share.
 template <bool kViews>
 struct Walk {
-    int section, head, step;  // the step counts from the head's first key
-    int left, which;          // steps left of stretch `which`; 0: nothing is left of the share
+    int section, head, step;  // the step is relative to the head's first key
+    int left, which;          // steps left of stretch `which`; 0: the share is done
 
     __device__ __forceinline__ void place(const ShareList<kViews>& list, int at) {
         int lo = 0, hi = 2 * list.count - 1;  // the last section with before[section] <= at
@@ -174,7 +174,7 @@ struct Walk {
         left = 0;
         next_stretch(list, share);
     }
-    // Goes to the next stretch.
+    // Moves to the next stretch.
     __device__ __forceinline__ void next_stretch(const ShareList<kViews>& list,
                                                  const Share& share) {
         while (left == 0 && ++which < 2) {
@@ -190,7 +190,7 @@ struct Walk {
         if (left == 0) return next_stretch(list, share);
         const Section<kViews> s = section_of(list, section);
         if (kViews && step == s.sinks)
-            step = s.first;  // behind the sinks; without sinks it is never 0
+            step = s.first;  // after the sinks; without sinks it is never 0
         if (step < s.last) return;
         if (++head == kv_heads) {
             head = 0;
@@ -202,8 +202,8 @@ struct Walk {
     }
 };
 
-// The swizzle of a stage: where the 16 bytes `chunk` of a row lie. Lanes that read keys or values
-// at the same time, as the products need them, use different banks.
+// The swizzle of a stage: the position of 16-byte chunk `chunk` of a row. Lanes that read keys or
+// values at the same time, as the products need them, use different banks.
 __device__ __forceinline__ int swizzled(int row, int chunk) {
     return chunk ^ (row & 1) << 2 ^ (row >> 2 & 3) << 1;
 }
@@ -226,24 +226,24 @@ __device__ __forceinline__ void copy16_once(unsigned to, const void* from, bool 
 template <typename T, int D, int kStages, bool kViews>
 struct TeamStream {
     static constexpr int kRowBytes = 2 * D;
-    static constexpr int kChunks = D / 8;  // of 16 bytes, a row
+    static constexpr int kChunks = D / 8;  // 16-byte chunks per row
     static constexpr int kStageBytes = kWarpKeys * kRowBytes;
     static constexpr int kBytes = kStages * kStageBytes;
 
-    Walk<kViews> next;    // behind the run, up to 32 neighbouring steps of one tile and head
+    Walk<kViews> next;    // after the run: up to 32 neighbouring steps of one tile and head
     int page, next_page;  // lane i has the page of the run's i-th step, and of the next run's
-    int tile, head, step, first, stop;  // of the run; nothing is left where step == stop
-    int lo, hi;                         // keys of the tile that are there
+    int tile, head, step, first, stop;  // of the run; it is done when step == stop
+    int lo, hi;                         // existing keys of the tile
     bool value;
     unsigned ring, to = 0;  // this warp's ring buffer, and the offset in it
-    std::uint64_t policy;   // of L2
+    std::uint64_t policy;   // L2 eviction policy
 
     // Loads the pages of the next run while this one is copied.
     __device__ __forceinline__ void look_ahead(const Args& a, const ShareList<kViews>& list,
                                                int warp, int lane) {
         const int at = list.tile(next.section);
         const TileOf<kViews>& t = list.tiles[at];
-        // The run is of sinks or of others, and the first parts are short: the step says which.
+        // A run is all sinks or none, and the first parts are short: the step tells which.
         const std::int32_t* table = table_of(a, at / a.row_tiles, t.of_sinks(next.step));
         const int key = (next.step + lane) * kStepKeys + kWarpKeys * warp;
         next_page = table[t.entry(a, next.step, key)];
@@ -263,7 +263,7 @@ struct TeamStream {
         next.advance(list, share, a.kv_heads, steps);
         if (next.left > 0) look_ahead(a, list, warp, lane);
     }
-    // Goes to a step in which this warp has a key: the last step of a head may have none.
+    // Moves to a step in which this warp has a key: the last step of a head may have none.
     __device__ __forceinline__ void settle(const Args& a, const ShareList<kViews>& list,
                                            const Share& share, int warp, int lane) {
         while (true) {
@@ -287,7 +287,7 @@ struct TeamStream {
         look_ahead(a, list, warp, lane);
         settle(a, list, share, warp, lane);
     }
-    // Copies the next stage, or nothing at the end. It commits a group of copies in any case.
+    // Copies the next stage, or nothing at the end. Always commits a group of copies.
     __device__ __forceinline__ void fetch(const Args& a, const ShareList<kViews>& list,
                                           const Share& share, int warp, int lane) {
         if (step < stop) {
@@ -296,7 +296,7 @@ struct TeamStream {
                                       __shfl_sync(~0u, page, step - first), head, key, D);
             const int here = computed_here(lane);  // keeps no addresses of rows in registers
             const int row0 = here / kChunks, chunk = here % kChunks;
-            constexpr int kRows = 32 / kChunks;  // in the warp's 32 pieces
+            constexpr int kRows = 32 / kChunks;  // rows per copy of the warp's 32 chunks
             at += row0 * D + chunk * 8;
             const auto copy = [&](int row, const T* from, bool on) {
                 const unsigned place = ring + to + row * kRowBytes + swizzled(row, chunk) * 16;

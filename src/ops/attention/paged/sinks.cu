@@ -1,6 +1,6 @@
-// The sinks of a pass of many rows. The forwards over pages (flash/forward) compute what a row sees
-// from its window on, with one q. Sinks before the window are few: here a warp has one row and head
-// and adds them.
+// The sinks of a pass of many rows. The forwards over pages (flash/forward) compute attention from
+// the row's window on, with one q. Sinks before the window are few: here a warp adds them for one
+// row and head.
 #include "core/cuda/vec4.cuh"
 #include "ops/attention/paged/common.cuh"
 
@@ -8,7 +8,7 @@ namespace mr::cuda::attn {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int kPieces = kMaxDim / 128;  // of four elements, a lane
+constexpr int kPieces = kMaxDim / 128;  // of four elements, per lane
 
 template <typename T>
 __global__ void __launch_bounds__(32 * kWarps)
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(32 * kWarps)
         load4(asks + d, q[i]);
         load4(out + d, sum[i]);
     }
-    // The sums so far as one key: its score is their logarithm, its value is `out`.
+    // The sums so far count as one key: its score is their logarithm, its value is `out`.
     float top = lse[static_cast<std::int64_t>(head) * lse_rows + row] * kLog2e;
     float weight = top == -INFINITY ? 0.0f : 1.0f;
     for (int key = 0; key < sinks; ++key) {
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(32 * kWarps)
 void add_sinks(const Context& ctx, DType dtype, const ops::DeviceBatch& batch, const Args& args,
                const float* lse, int rows) {
     const auto blocks = static_cast<unsigned>((rows_of(batch) * args.heads + kWarps - 1) / kWarps);
-    // At most: rows whose window holds the first token have nothing to add.
+    // Upper bound: rows whose window holds the first token have nothing to add.
     const auto width = static_cast<std::uint64_t>(rows_of(batch)) *
                        static_cast<std::uint64_t>(args.heads * args.head_dim);
     const auto sinks = static_cast<std::uint64_t>(args.mask.sinks);

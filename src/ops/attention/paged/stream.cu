@@ -1,8 +1,8 @@
 // Decode attention at the speed of memory, for long caches (sm_80 and up). It has the products,
 // parts and bits of decode.cuh with another distribution of the work.
 //
-// In decode.cuh a block reads some parts and ends, and loads the keys of a part when the sums of
-// the last part are complete. Here one persistent block a multiprocessor, three teams of four
+// In decode.cuh a block reads some parts and ends, and loads the keys of a part only when the sums
+// of the last part are complete. Here one persistent block per multiprocessor, three teams of four
 // warps, does all of the work. All parts of all rows and heads are one list, of which every team
 // has an equal share. Keys and values flow through ring buffers in shared memory, one for each warp
 // (cp.async, 16 keys a stage), which run ahead across parts, heads and sequences.
@@ -33,8 +33,8 @@ __device__ __forceinline__ bool last_of_parts(unsigned* counter, int mine, int a
     return *flag;
 }
 
-// combine() with a row a warp: a lane computes the four sums, of every fourth part each, that four
-// warps compute there.
+// combine() with one row per warp: a lane computes the four sums (of every fourth part each) that
+// four warps compute there.
 template <typename T, int D, bool kViews>
 __device__ __forceinline__ void combine_rows(const Args& a, const TileOf<kViews>& t, int head,
                                              int warp, int lane) {
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
         slot = slot + Stream::kStageBytes == Stream::kBytes ? 0 : slot + Stream::kStageBytes;
     };
 
-    int mine = 0;  // parts of this tile and head that this team has done
+    int mine = 0;  // parts of this tile and head done by this team
 #pragma unroll 1
     while (true) {
         const int tile = list.tile(walk.section);
@@ -218,10 +218,10 @@ __global__ void __launch_bounds__(kTeams* kDecodeThreads, 1)
         walk.advance(list, share, a.kv_heads, list.is_long(walk.section) ? kLongSteps : 1);
         const bool more = walk.left > 0;
         const bool ends = !more || list.tile(walk.section) != tile || walk.head != head;
-        // Loaded while the sums are added. Behind the sinks comes another q.
+        // Loaded while the sums are added. After the sinks comes another q.
         if (more && (ends || (t.of_sinks(part) && !t.of_sinks(walk.step)))) load_q();
 
-        team.sync();  // the sums of the part before have been read
+        team.sync();  // the sums of the previous part have been read
         if (team.thread() == 0) {
             shared.tile = t;
             shared.tile.slot += head;

@@ -1,5 +1,5 @@
-// Attention of sequences that stream on the GPU, at positions far from their beginning, against
-// f64.
+// Attention of streaming sequences on the GPU, at
+// positions far from their beginning, against f64.
 #include <cmath>
 #include <limits>
 #include <string>
@@ -21,7 +21,7 @@ class StreamGpu : public GpuTest {
   protected:
     int heads_ = 4, kv_heads_ = 2;
 
-    // Rows of one sequence, the last at `position`: what decode and prefill make of them, and f64.
+    // Rows of one sequence, the last at `position`: compares decode and prefill with f64.
     void check(int position, int rows, int dim, DType type) {
         SCOPED_TRACE(std::to_string(position) + ": " + std::to_string(rows) + " rows, " +
                      std::to_string(heads_) + " heads of " + std::to_string(dim) + ", " +
@@ -34,7 +34,7 @@ class StreamGpu : public GpuTest {
         for (int i = 0; i < pairs; ++i) frequencies.push_back(std::pow(10000.0, -2.0 * i / dim));
         const double* inv_freq = upload(std::span<const double>(frequencies));
 
-        // Keys that are there: the sinks, and those from the window's first page on.
+        // Keys still in the cache: the sinks, and those from the window's first page on.
         std::vector<std::int32_t> positions;
         for (int j = 0; j < kSinks; ++j) positions.push_back(j);
         const auto near = positions.size();
@@ -102,7 +102,7 @@ class StreamGpu : public GpuTest {
         rotate(q, own, static_cast<std::size_t>(heads_));
         rotate(q_sinks, sinks, static_cast<std::size_t>(heads_));
         rotate(k, rotations(positions, false).first, kv_heads);
-        // The second copy of a sink that is near, too, is the same key.
+        // The second copy of a sink that is also near is the same key.
         for (std::size_t key = near; key < keys; ++key) {
             const auto j = static_cast<std::size_t>(positions[key]);
             if (j >= kSinks) continue;
@@ -126,7 +126,7 @@ class StreamGpu : public GpuTest {
                 }
             }
             (value ? kv.values : kv.keys) = upload(type, {kPages, kv_heads_, 32, dim}, cache);
-            for (std::size_t key = 0; key < keys; ++key) {  // as the device has them
+            for (std::size_t key = 0; key < keys; ++key) {  // rounded as on the device
                 for (int h = 0; h < kv_heads_; ++h) {
                     std::copy_n(cache.begin() + static_cast<std::ptrdiff_t>(place(key, h)), dim,
                                 from.begin() + static_cast<std::ptrdiff_t>(
@@ -227,7 +227,7 @@ class StreamGpu : public GpuTest {
                         size += std::abs(x);
                     }
                     want.push_back(value);
-                    // Weights and results round to the type, results of a prompt's pass twice.
+                    // Weights and results are rounded to the type, a prompt's results twice.
                     tolerance.push_back(type == DType::f32
                                             ? 4e-6
                                             : epsilon(type) * (2 * size + 2 * std::abs(value)) +
@@ -252,10 +252,10 @@ TEST_F(StreamGpu, FarPositionsAreAsExactAsNearOnes) {
     }
 }
 
-// Near the beginning, where sinks begin to leave, and far from it.
+// Near the beginning, where sinks start to leave the window, and far from it.
 constexpr int kSomePositions[] = {310, 340, 100000, 4000000};
 
-// The flash forwards do not compute heads of 104; 256 is the largest size.
+// The flash forwards do not support heads of 104; 256 is the largest size.
 TEST_F(StreamGpu, OtherHeadSizes) {
     for (const int position : kSomePositions) {
         for (const int rows : {1, 9, 70}) {
@@ -269,7 +269,7 @@ TEST_F(StreamGpu, OtherHeadSizes) {
     }
 }
 
-// Groups of more than 8 heads ask the keys of one, a whole number of eights and none.
+// Groups of more than 8 heads per kv head, multiples of eight and others.
 TEST_F(StreamGpu, ManyHeadsShareTheirKeys) {
     for (const auto& [heads, kv_heads] : {std::pair{24, 2}, std::pair{16, 1}, std::pair{9, 1}}) {
         heads_ = heads;

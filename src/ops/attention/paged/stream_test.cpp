@@ -1,4 +1,4 @@
-// Attention of a sequence that streams, at positions far from its beginning, against f64.
+// Attention of a streaming sequence, at positions far from its beginning, against f64.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -61,7 +61,7 @@ TEST_P(FarPositions, AreAsExactAsNearOnes) {
         rope_table(ctx, cos_sin, positions, frequencies, 1.0);
         rope(ctx, Tensor(x.data(), DType::f32, {tokens, 1, kDim}), cos_sin, RopeStyle::half);
     };
-    // Pages: 0 holds the sinks, 1 to 4 those of the window, in a table of 8 entries.
+    // Pages: 0 holds the sinks, 1 to 4 the window, in a table of 8 entries.
     const int base = lo / 32 * 32, last = p / 32;
     std::vector<float> keys(8 * 32 * kDim, NAN), values(8 * 32 * kDim, NAN);
     const PagedKv kv{Tensor(keys.data(), DType::f32, {8, 1, 32, kDim}),
@@ -108,7 +108,7 @@ TEST_P(FarPositions, AreAsExactAsNearOnes) {
         for (std::size_t i = 0; i < seen.size(); ++i) {
             expected += scores[i] / sum * v[i * kDim + static_cast<std::size_t>(d)];
         }
-        // Rotations of keys and the query round to f32 once each, whatever the position.
+        // Rotations of keys and the query are rounded to f32 once each, at any position.
         EXPECT_NEAR(out[static_cast<std::size_t>(d)], expected, 3e-6) << d;
     }
 }

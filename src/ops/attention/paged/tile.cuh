@@ -1,5 +1,5 @@
 // A tile of rows, the unit of work of the attention kernels over pages: which keys its rows see,
-// and where they and their pages lie.
+// and where these and their pages are stored.
 #pragma once
 
 #include <limits>
@@ -26,15 +26,15 @@ struct Args {
     const std::int32_t* positions;
     const std::int32_t* pages;  // [sequences, max_pages], circular (page_table.h)
     int max_pages, max_keys;
-    // Sinks (parts.h, view_lead): what asks them, as q; whose they are and how many, with the
-    // window; and their pages. Null: q; all have the mask's; the entries in `pages`.
+    // Sinks (parts.h, view_lead): their queries, as q; by sequence their number and the window; and
+    // their pages. If null: q; the mask's for all; the entries in `pages`.
     const void* q_sinks;
     const int2* streams;         // [sequences]
     const std::int32_t* fronts;  // [sequences, max_fronts]
     int max_fronts;
     int shorts;  // parts_of()
     int heads, kv_heads, group, head_dim;
-    int row_tiles;  // of a sequence of max_count rows
+    int row_tiles;  // per sequence of max_count rows
     ops::AttentionMask mask;
     float scale;  // times log2(e): weights are powers of two
 
@@ -45,7 +45,7 @@ struct Args {
     int max_parts;
     Stamp* stamp;
 
-    // Whether there may be sinks or streams. Without them nothing asks q_sinks.
+    // Whether there may be sinks or streams. Without them q_sinks is not used.
     bool has_views() const { return streams || mask.sinks > 0; }
 };
 
@@ -58,7 +58,7 @@ struct KeyRange {
 // are moved up next to the others by a multiple of four, so that no loop runs over the gap. Slots
 // [first, sinks) and [begin, end) are in use; `first` is a multiple of four.
 struct Places {
-    static constexpr int kNoSinks = std::numeric_limits<int>::min();  // no place is below
+    static constexpr int kNoSinks = std::numeric_limits<int>::min();  // below every place
     int first, sinks, begin, end;
     __device__ __forceinline__ bool hold(int place) const {
         return place < end && (place >= begin || place < sinks);
@@ -70,21 +70,21 @@ struct Places {
 struct Tile {
     int first, count;  // the sequence: rows [first, first + count) of the batch
     int row, rows;     // the tile: rows [row, row + rows) of count * group; rows <= 0: none
-    int slot;          // of the first row in the partial results; the next is kv_heads further
-    int keys;          // row t of the sequence stands at position keys - count + t
-    KeyRange range;    // what any of the rows sees besides the sinks
+    int slot;          // of the first row in the partial results; the next row's is kv_heads on
+    int keys;          // row t of the sequence has position keys - count + t
+    KeyRange range;    // keys that any of the rows sees besides the sinks
     int begin, end;    // the parts it touches
-    int ahead;         // parts of the sinks alone: [0, ahead), no more than begin
-    // With sinks or a stream, keys have other numbers than in their sequence: those of the window
-    // are `shift` less, and `keys` too.
+    int ahead;         // parts with sinks only: [0, ahead), at most begin
+    // With sinks or a stream, keys have other numbers than in their sequence (parts.h): those of
+    // the window are `shift` less, and so is `keys`.
     int shift;
-    int sinks, window;  // window 0: all before is seen
-    int sinks_end;      // of the sinks that any of the rows sees
+    int sinks, window;  // window 0: all earlier keys are seen
+    int sinks_end;      // end of the sinks that any of the rows sees
 
     static __device__ int shorts(const Args& a) { return a.shorts; }
     __device__ bool of_sinks(int part) const { return part < ahead; }
     __device__ int token(const Args& a, int r) const { return (row + r) / a.group; }
-    // Where row r's (token, head) begins in q and out, in elements.
+    // The offset of row r's (token, head) in q and out, in elements.
     __device__ std::int64_t at(const Args& a, int r, int kv_head, int dim) const {
         const int t = token(a, r), g = (row + r) - t * a.group;
         return (static_cast<std::int64_t>(first + t) * a.heads + kv_head * a.group + g) * dim;
@@ -95,14 +95,14 @@ struct Tile {
         return {seen_from(window, sinks - shift, position),
                 seen_to(a.mask, keys + shift, position + shift) - shift};
     }
-    // ... and of a part.
+    // ... of a part.
     __device__ KeyRange sees(const Args& a, int r, int part) const {
         const KeyRange own = sees(a, r);
         return part < ahead ? KeyRange{0, min(sinks, own.hi + shift)} : own;
     }
-    // The second step, with the position of the sequence's last row. The bounds never fall with the
-    // row, so the first and the last row of the tile give those of all. kViews: there may be sinks
-    // and streams.
+    // The second step, with the position of the sequence's last row. The bounds never decrease with
+    // the row, so the first and the last row of the tile give the bounds of all. kViews: there may
+    // be sinks and streams.
     template <bool kViews = true>
     __device__ void see(const Args& a, int last_position, int sequence) {
         shift = 0;
@@ -131,13 +131,13 @@ struct Tile {
     __device__ int part_end(const Args& a, int part) const {
         return min(part_begin(part + 1, a.shorts), part < ahead ? sinks_end : range.hi);
     }
-    // The entry of a key of the part in table_of(); behind the sinks, that of the last one.
+    // The entry in table_of() of a key of the part; past the sinks, that of the last sink.
     __device__ int entry(const Args& a, int part, int key) const {
         const int page = key / kPageKeys;
         return part < ahead ? min(page, (sinks_end - 1) / kPageKeys)
                             : ops::table_entry(page + shift / kPageKeys, a.max_pages);
     }
-    // In the order of keys: part(0) ... part(parts() - 1).
+    // In key order: part(0) ... part(parts() - 1).
     __device__ int parts() const { return ahead + end - begin; }
     __device__ int part(int i) const { return i < ahead ? i : begin + i - ahead; }
     __device__ Places places() const {
@@ -147,8 +147,8 @@ struct Tile {
     __device__ int place(int part) const { return part < begin ? places().first + part : part; }
 };
 
-// The same where there are neither sinks nor streams: kernels that take it have no instruction for
-// them, and the same bits. Every question about them is answered anew.
+// The same without sinks and streams: kernels that use it have no instruction for them, and the
+// same bits. It overrides every function about them.
 struct PlainTile : Tile {
     static constexpr int ahead = 0, sinks_end = 0;
     static __device__ int shorts(const Args&) { return kShortParts; }
@@ -192,12 +192,12 @@ __device__ __forceinline__ int last_position(const Args& a, const Tile& t) {
     return a.positions[t.first + t.count - 1];
 }
 
-// Pages of sinks, or those of the others.
+// The pages of the sinks, or of the other keys.
 __device__ __forceinline__ const std::int32_t* table_of(const Args& a, int sequence, bool sinks) {
     if (sinks && a.fronts) return a.fronts + static_cast<std::int64_t>(sequence) * a.max_fronts;
     return a.pages + static_cast<std::int64_t>(sequence) * a.max_pages;
 }
-// What the rows of a part ask.
+// The queries of a part's rows.
 template <typename T>
 __device__ __forceinline__ const T* asking(const Args& a, bool sinks) {
     return static_cast<const T*>(sinks && a.q_sinks ? a.q_sinks : a.q);

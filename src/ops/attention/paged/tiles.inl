@@ -1,5 +1,5 @@
-// The two products of attention's tiles, for *_kernels.cpp alone: rows against rows, and weighted
-// sums of rows. Forward and backward are made of them.
+// The two products of attention's tiles, only for *_kernels.cpp: dot products of rows, and weighted
+// sums of rows. Forward and backward are built from them.
 #pragma once
 
 #include "ops/attention/paged/attention_kernels.h"
@@ -8,16 +8,16 @@
 namespace mr::ops::MR_ISA {
 namespace {
 
-// Rows that share the loads of the other side, keys scored together, and vectors of the output held
-// meanwhile: as many as the registers take. None of them changes any bit: every (row, key) and
-// (row, column) has its own accumulator and its own order.
+// Rows that share loads of the other side, keys scored together, and output vectors held meanwhile:
+// as many as the registers hold. None of them changes any bit: every (row, key) and (row, column)
+// has its own accumulator and its own order.
 #if defined(MR_VEC_AVX2)
 constexpr int kRowBlock = 2;
 #else
 constexpr int kRowBlock = 4;
 #endif
 constexpr int kColumns = 4;
-#if defined(MR_VEC_NEON)  // 32 registers, and a head of 32 is eight of them
+#if defined(MR_VEC_NEON)  // 32 registers; a head of 32 takes eight of them
 template <int R>
 constexpr int kKeysOf = R <= 2 ? 8 : 4;
 template <int R>

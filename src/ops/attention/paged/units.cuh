@@ -27,7 +27,7 @@ struct UnitList {
 template <int D, int kStages>
 struct ManyShape {
     static constexpr int kRowBytes = 2 * D;
-    static constexpr int kChunks = D / 8;  // of 16 bytes, a row
+    static constexpr int kChunks = D / 8;  // 16-byte chunks per row
     static constexpr int kStageBytes = kSubKeys * kRowBytes;
     static constexpr int kBytes = kManyWarps * kStages * kStageBytes;
 };
@@ -68,12 +68,12 @@ __device__ __forceinline__ Unit unit_at(const UnitList<kViews>& list, int unit) 
     const int parts = t.parts(), in = unit - list.before[lo];
     return {lo, in / parts, t.part(in % parts)};
 }
-// The unit after this one, which is not the last.
+// The next unit; this one must not be the last.
 template <bool kViews>
 __device__ __forceinline__ Unit unit_after(const UnitList<kViews>& list, const Args& a, Unit u) {
     const TileOf<kViews>& t = list.tiles[u.tile];
     ++u.part;
-    if (kViews && u.part == t.ahead) u.part = t.begin;  // behind the sinks
+    if (kViews && u.part == t.ahead) u.part = t.begin;  // after the sinks
     if (u.part < t.end) return u;
     if (++u.head == a.kv_heads) {
         u.head = 0;
@@ -90,8 +90,8 @@ template <typename T, int D, int kStages, bool kViews>
 struct KeyStream {
     using S = ManyShape<D, kStages>;
     Unit unit, next;
-    int left;                                // units, this one included
-    int page, page2, next_page, next_page2;  // of the first and the last 32 keys
+    int left;                                // units left, this one included
+    int page, page2, next_page, next_page2;  // pages of the first and the last 32 keys
     int stage, subs;        // of this unit: stages [0, subs) are keys, [subs, 2 subs) values
     int from, lo, hi;       // its keys: the first one, and the visible ones [lo, hi)
     unsigned ring, to = 0;  // this warp's ring buffer, and the offset in it
@@ -124,7 +124,7 @@ struct KeyStream {
         look_ahead(a, list);
         enter(a, list);
     }
-    // Copies the next stage, or nothing at the end. It commits a group of copies in any case.
+    // Copies the next stage, or nothing at the end. Always commits a group of copies.
     __device__ __forceinline__ void fetch(const Args& a, const UnitList<kViews>& list, int lane) {
         if (left > 0) {
             const bool value = stage >= subs;
@@ -134,10 +134,10 @@ struct KeyStream {
                                       unit.head, key, D);
             const int here = computed_here(lane);  // keeps no addresses of rows in registers
             const int row0 = here / S::kChunks, chunk = here % S::kChunks;
-            constexpr int kRows = 32 / S::kChunks;  // in the warp's 32 pieces
+            constexpr int kRows = 32 / S::kChunks;  // rows per copy of the warp's 32 chunks
             at += row0 * D + chunk * 8;
-            // swizzled_chunk(), written out: with the call nvcc 13.0 orders this loop differently,
-            // and the speed of that was not measured.
+            // swizzled_chunk(), inlined by hand: with the call nvcc 13.0 orders this loop
+            // differently, and the speed of that was not measured.
             const auto place = [&](int row) {
                 const int swizzled =
                     value ? chunk ^ ((row & 1) | (row >> 2 & 3) << 1) : chunk ^ (row & 1) << 2;

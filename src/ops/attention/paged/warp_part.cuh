@@ -1,17 +1,17 @@
-// How a warp computes a part of 64 keys alone, for many.cu and several.cu: where keys and values
-// lie in shared memory, what a lane reads of them, and how the sums of four groups of 16 keys
-// become the part's.
+// How a single warp computes a part of 64 keys, for many.cu and
+// several.cu: the layout of keys and values in shared memory, a lane's
+// reads, and how the sums of four groups of 16 keys are combined.
 #pragma once
 
 #include "ops/attention/paged/products.cuh"
 
 namespace mr::cuda::attn {
 
-constexpr int kSubKeys = 16;                 // of a group
-constexpr int kSubs = kStepKeys / kSubKeys;  // groups of a part
+constexpr int kSubKeys = 16;                 // per group
+constexpr int kSubs = kStepKeys / kSubKeys;  // groups per part
 
-// Where 16 bytes `chunk` of key or value `row` of a group lie in its row: swizzled, so that the
-// lanes of LaneReads use different banks.
+// The position of 16-byte chunk `chunk` of key or value `row` of a group in its row: swizzled, so
+// that the lanes of LaneReads use different banks.
 __device__ __forceinline__ int swizzled_chunk(bool value, int chunk, int row) {
     return value ? chunk ^ ((row & 1) | (row >> 2 & 3) << 1) : chunk ^ (row & 1) << 2;
 }
@@ -34,8 +34,8 @@ struct LaneReads {
     }
 };
 
-// The greatest score and the sum of weights of a part, and what the values of each group count:
-// from those of the groups, for two rows.
+// The largest score and the sum of weights of a part, and the factor of each group's values: from
+// those of the groups, for two rows.
 __device__ __forceinline__ void merge_subs(const float (&top)[kSubs][2],
                                            const float (&weight)[kSubs][2], float (&most)[2],
                                            float (&total)[2], float (&factor)[kSubs][2]) {

@@ -34,7 +34,7 @@ std::size_t flash_backward_scratch_bytes(const ops::HeadRows& q, const FlashBatc
     MR_CHECK(q.heads() > 0 && q.tokens() >= 0 && batch.sequences >= 0,
              "there are heads, and no negative number of tokens or sequences");
     const int dim = static_cast<int>(q.head_dim());
-    // In two passes: delta alone.
+    // In two passes only delta is needed.
     if (q.tensor.dtype == DType::f32) {
         return static_cast<std::size_t>(q.heads() * q.tokens()) * sizeof(float) + 256;
     }
@@ -48,8 +48,8 @@ BackwardArgs flash::backward_args(const Context& ctx, const Problem& p, const Ba
     args.p = p;
     args.views = views;
     args.tiles = row_tiles(p.tokens_q, p.sequences, backward_rows(p.head_dim));
-    // The number of blocks that follow one another along the queries of a pair. Each of them finds
-    // the queries in L2, but starts a step after the one before, which costs short causal walks too
+    // The number of blocks that follow one another along the queries of a pair. Each finds the
+    // queries in L2, but starts one step after the previous one, which costs short causal walks too
     // much. Measured.
     const bool causal = p.mask.kind != Mask::Kind::full;
     const int walk = (p.max_queries + backward_rows(p.head_dim) - 1) / backward_rows(p.head_dim);
@@ -71,7 +71,7 @@ BackwardArgs flash::backward_args(const Context& ctx, const Problem& p, const Ba
     if (whole) {
         args.sums_policy = kEvictLast;
         args.end_policy = kEvictFirst;
-        if (key_tiles > 4) args.read_policy = kEvictFirst;  // or L2 has room for all
+        if (key_tiles > 4) args.read_policy = kEvictFirst;  // otherwise L2 has room for all
     }
     args.order = BackwardWorkOrder(static_cast<int>(pairs), key_tiles,
                                    std::max(1, this_gpu().multiprocessors / chain), whole);
@@ -94,8 +94,8 @@ void flash_backward(const Context& ctx, const ops::FlashGradients& gradients,
     const Problem p = checked_backward(ctx, gradients, dout, q, k, v, out, lse, batch, mask, scale,
                                        flash_backward_scratch_bytes(q, batch), views);
     if (p.sequences == 0) return;
-    // Five products; every operand and result once.
-    // Counted where it is asked for: it takes as long as a part of the launch.
+    // Five products; every operand and result once. Counted only on request: counting takes as long
+    // as a part of the launch.
     const Amount a = ctx.ledger || ctx.timeline ? amount_of(p) : Amount{};
     Stamp* stamp = account(ctx, OpKind::attention, "attention backward",
                            {1, 3 * a.q_bytes + 2 * a.k_bytes + a.lse_bytes,
@@ -115,7 +115,7 @@ void flash::backward_hopper(const Context& ctx, const Problem& p, const Backward
         p.dtype == DType::bf16 ? backward_on_warp_groups_bf16(ctx, args)
                                : backward_on_warp_groups_f16(ctx, args);
     }
-    // Equal sequences in which every query sees a key have all of dq by now.
+    // With equal sequences in which every query sees a key, dq is complete by now.
     if (!(args.fold && !p.cu_q && p.max_keys > 0 &&
           (p.mask.kind == Mask::Kind::full || p.max_keys >= p.max_queries))) {
         finish_backward(ctx, args);

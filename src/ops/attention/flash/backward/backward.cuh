@@ -14,14 +14,14 @@ struct BackwardArgs {
     Problem p;
     BackwardViews views;
     BackwardWorkOrder order;
-    std::int64_t tiles = 0;       // of rows, a head
+    std::int64_t tiles = 0;       // tiles of rows, per head
     float* lse2 = nullptr;        // [heads, tiles, rows] lse * log2(e); +infinity: no weight
     float* delta = nullptr;       // [heads, tiles, rows] dout . out
     float* dq = nullptr;          // [heads, tiles, rows * head_dim] sums, in the order of DqTile
     unsigned* turns = nullptr;    // [heads, tiles] additions to the tile so far
     unsigned* tickets = nullptr;  // the number of tickets taken: order.h
     // The last block that adds to a tile of dq writes the sum to the tensor instead, and
-    // finish_backward() only has the tiles without an addition. For blocks with whole pairs.
+    // finish_backward() only handles tiles without an addition. For blocks with whole pairs.
     bool fold = false;
     // L2 eviction policies of the inputs, of the sums of dq, and of their last read: with whole
     // pairs L2 has no room for all.
@@ -33,12 +33,12 @@ struct BackwardArgs {
     }
 };
 
-inline constexpr int kBackwardKeys = 128;  // of a tile of keys
+inline constexpr int kBackwardKeys = 128;  // per tile of keys
 // The kernels' head_dim; elements beyond the tensors' own head_dim count as zeros.
 constexpr int backward_dim(int head_dim) {
     return head_dim <= 64 ? 64 : head_dim <= 80 ? 80 : head_dim <= 96 ? 96 : 128;
 }
-// Of a tile of queries: as many as registers and shared memory have room for.
+// Rows per tile of queries: as many as registers and shared memory have room for.
 constexpr int backward_rows(int head_dim) { return head_dim <= 64 ? 128 : 64; }
 
 // The layout of a tile of dq in scratch: that of the registers of two warp groups (wgmma.cuh), so
@@ -58,16 +58,16 @@ struct DqTile {
     static constexpr int kFloats = kRows * kDim;
 };
 
-// ctx.scratch is laid out for it.
+// ctx.scratch must have the layout of Parts.
 BackwardArgs backward_args(const Context& ctx, const Problem& p, const BackwardViews& views,
                            BackwardBlocks blocks);
 
-// lse2 and delta of every row, and zeros in turns and tickets.
+// Writes lse2 and delta of every row, and zeros to turns and tickets.
 void prepare_backward(const Context& ctx, const BackwardArgs& args);
-// dk, dv and the sums of dq.
+// Computes dk, dv and the sums of dq.
 void backward_on_warp_groups_bf16(const Context& ctx, const BackwardArgs& args);
 void backward_on_warp_groups_f16(const Context& ctx, const BackwardArgs& args);
-// dq from its sums.
+// Writes dq from its sums.
 void finish_backward(const Context& ctx, const BackwardArgs& args);
 
 }  // namespace mr::cuda::flash

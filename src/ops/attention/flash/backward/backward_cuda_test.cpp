@@ -22,7 +22,7 @@ TEST_F(FlashBackwardTest, EveryMaskHeadDimAndType) {
     }
 }
 
-// Every path on little: what compute-sanitizer has the time for.
+// Every path on small inputs, for compute-sanitizer.
 TEST_F(FlashBackwardTest, EveryPathOnAFewTokens) {
     for (const DType dtype : {DType::bf16, DType::f32}) {
         for (const int dim : {64, 128}) {
@@ -232,7 +232,7 @@ TEST_F(FlashBackwardTest, EmptyProblems) {
     for (const float x : download(d.dq)) ASSERT_EQ(x, 0.0f);
 }
 
-// Before anything is started.
+// Refused before anything is launched.
 TEST(FlashBackwardLimits, TooManyTilesForAGridAreRefused) {
     flash::Problem p;
     p.max_queries = 1;

@@ -71,7 +71,7 @@ TEST_F(FlashBackwardTest, SequencesHaveTheBitsOfEachAlone) {
     }
 }
 
-// Blocks of a tile of keys and of all tiles of a pair: additions in the same order.
+// A block per tile of keys, or per pair with all tiles: additions in the same order.
 TEST_F(FlashBackwardTest, TilesAndPairsHaveTheSameBits) {
     if (this_gpu().sm != 90) GTEST_SKIP() << "there is one kind of blocks";
     for (const AttentionMask& mask : {AttentionMask{Kind::full},
@@ -96,8 +96,8 @@ TEST_F(FlashBackwardTest, TilesAndPairsHaveTheSameBits) {
     }
 }
 
-// Equal sequences without lengths, where blocks have whole pairs: those of each alone. Rows of the
-// first block of block_before see no key, although they have weight elsewhere: a finite lse.
+// Equal sequences without lengths, where blocks have whole pairs: the same bits as each alone. Rows
+// of the first block of block_before see no key, although they have weight elsewhere: a finite lse.
 TEST_F(FlashBackwardTest, ManySequencesHaveTheBitsOfEachAlone) {
     const int sequences = 40, tokens = 400, heads = 4;
     const Path path = this_gpu().sm == 90 ? Path::pairs : Path::chosen;
@@ -261,7 +261,7 @@ TEST_F(FlashBackwardTest, TwoStreamsAtOnce) {
     }
 }
 
-// NaN in one sequence, and infinities in its lse, are nothing to its neighbours.
+// NaN in one sequence, and infinities in its lse, do not affect its neighbours.
 TEST_F(FlashBackwardTest, NanInANeighbourStaysThere) {
     for (const DType dtype : {DType::bf16, DType::f32}) {
         for (const AttentionMask& mask : kBackwardMasks) {

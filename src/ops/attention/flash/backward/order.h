@@ -1,14 +1,14 @@
 // The order of work of the one-pass backward, and the order in which tiles of keys add to a tile of
 // dq. All constexpr: kernels call it on the device, tests on the host.
 //
-// A block has one tile of keys and walks along the tiles of queries that see it; each step adds to
-// the dq of one tile of queries. Additions to a tile take turns: earlier keys go first, so turn()
-// is the number of tiles of keys before this one that see a query of the tile.
-// Blocks take tickets as they start. A ticket waits only for lower tickets of its own launch: those
-// of earlier keys. A block with a lower ticket is running or done, and the lowest running one waits
-// for no other. So every wait ends, however many blocks the device runs at once and whatever else
-// runs there.
-// Waiting is rare if a block follows the one before it at a distance:
+// A block has one tile of keys and walks along the tiles of queries that see it;
+// each step adds to the dq of one tile of queries. Additions to a tile take turns:
+// earlier keys go first, so turn() is the number of tiles of keys before this one
+// that see a query of the tile. Blocks take tickets as they start. A ticket waits
+// only for lower tickets of its own launch: those of earlier keys. A block with a
+// lower ticket is running or done, and the lowest running one waits for no other.
+// So every wait ends, for any number of concurrent blocks and beside any other
+// work. Waiting is rare if a block follows the one before it at a distance:
 //   - Without a window all keys are seen by the last queries, and later keys by fewer of the first.
 //     So walks go from the last queries to the first: two blocks that start together are a step
 //     apart from then on, and the longest walks are the first to start.

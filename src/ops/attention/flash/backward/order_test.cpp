@@ -32,9 +32,9 @@ const std::vector<Sequence> kSequences{{0, 0, 1, 1},     {0, 0, 1, 700},    {0, 
                                        {0, 0, 50, 0},    {0, 0, 1100, 1100}};
 
 // Runs all blocks of a sequence as the device does, at most `slots` at a time and in the order of
-// their tickets; every block may take a step where its turn has come. Fails where they do not all
-// come to their end, or a tile's turns are not 0, 1, 2, ... With one slot a block that waited for a
-// higher ticket would wait for ever.
+// their tickets; every block may take a step when its turn has come. Fails if not all of them end,
+// or a tile's turns are not 0, 1, 2, ... With one slot a block that waited for a higher ticket
+// would wait forever.
 template <int kQ, int kK>
 void expect_no_deadlock(const ops::AttentionMask& m, const Sequence& s, int slots) {
     const Mask mask(m);
@@ -74,7 +74,7 @@ void expect_no_deadlock(const ops::AttentionMask& m, const Sequence& s, int slot
     }
     EXPECT_TRUE(running.empty());
     EXPECT_EQ(worked.size(), static_cast<std::size_t>(walks.key_tiles()));
-    // Every tile of queries was added to by all that see anything of it.
+    // Every tile of queries was added to by all key tiles that see any of it.
     for (int t = 0; t < walks.query_tiles(); ++t) {
         int visits = 0;
         for (int j = 0; j < walks.key_tiles(); ++j) {
@@ -90,7 +90,7 @@ void expect_no_deadlock(const ops::AttentionMask& m, const Sequence& s, int slot
             visits += visits_it ? 1 : 0;
         }
         EXPECT_EQ(turns[static_cast<std::size_t>(t)], visits);
-        // The last to add is the one of the last turn.
+        // The last tile to add has the last turn.
         for (int j = 0; j < walks.key_tiles(); ++j) {
             const auto seen = walks.seen_by(j);
             if (t < seen.begin || t >= seen.end) continue;
@@ -131,8 +131,8 @@ TEST(FlashBackwardOrder, EveryTileOfEveryPairIsWorkOnce) {
     }
 }
 
-// With whole pairs a ticket has all tiles of one, in order. Where every key is seen, so is every
-// tile, unless there is no query at all: a block never skips one.
+// With whole pairs a ticket has all tiles of one pair, in order. If every key is seen, so is every
+// tile, unless there are no queries: a block never skips one.
 TEST(FlashBackwardOrder, WholePairsAreWorkOnce) {
     const BackwardWorkOrder order(5, 9, 2, true);
     ASSERT_EQ(order.blocks(), 5);

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_rows(TwoPassArgs args) {
     load(a2, walk.a2(args), walk.own_token(walk.own), walk.own_rows - walk.own, kOwn,
          kKeys ? walk.kv_head : walk.head);
 
-    // Sums: eight threads share an own row, and each has every eighth column.
+    // Sums: eight threads share an own row; each takes every eighth column.
     const int x = thread / 8;
     float sum1[kMaxDim / 8], sum2[kMaxDim / 8];
 #pragma unroll

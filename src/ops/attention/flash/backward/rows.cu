@@ -11,7 +11,7 @@ constexpr int kThreads = 256;
 constexpr float kLog2E = 1.4426950408889634f;
 
 struct RowTile {
-    int first = 0;  // query of the sequence
+    int first = 0;  // first query of the tile, within the sequence
     Sequence s;
 };
 // The queries of a tile of scratch: those of the last sequence that begins at or before it.
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) prepare_rows(BackwardArgs args) {
     }
 }
 
-// Grid: tiles, heads. From the order of DqTile to rows through shared memory.
+// Grid: tiles, heads. Converts DqTile's order to rows through shared memory.
 template <typename T, int kDim>
 __global__ void __launch_bounds__(kThreads) finish_rows(BackwardArgs args) {
     constexpr int kRows = backward_rows(kDim);

@@ -15,7 +15,7 @@ struct BackwardLayout {
     static constexpr int kPanels = (kDim + 63) / 64;
     static constexpr int kKeyPanel = kKeys * 128, kRowPanel = kRows * 128;
     static constexpr int kKeyTile = kPanels * kKeyPanel, kRowTile = kPanels * kRowPanel;
-    static constexpr int kDsPanel = kRows * 128;  // [kRows, 64 keys]: of one warp group
+    static constexpr int kDsPanel = kRows * 128;  // [kRows, 64 keys], per warp group
     static constexpr int kDsTile = 2 * kDsPanel;
     static constexpr int kStages = 2;
     // Slots for tiles of keys. At head size 64 the next tile is loaded while this one is worked on,
@@ -29,7 +29,7 @@ struct BackwardLayout {
     static constexpr int kQ = kV + kKeySlots * kKeyTile;
     static constexpr int kDo = kQ + kStages * kRowTile;
     static constexpr int kDs = kDo + kStages * kRowTile;
-    static constexpr int kDq = kDs + kDsSlots * kDsTile;  // f32, as DqTile, two of them
+    static constexpr int kDq = kDs + kDsSlots * kDsTile;  // f32, laid out as DqTile; two of them
     static constexpr int kDqTile = DqTile<kDim, kRows>::kFloats * 4;
     static constexpr int kLse = kDq + 2 * kDqTile;
     static constexpr int kDelta = kLse + kStages * kRows * 4;
@@ -65,7 +65,7 @@ struct BackwardBarriers {
 
 inline constexpr long long kTurnLimit = 1ll << 37;  // cycles: 69 s at 1.98 GHz
 
-// Two warp groups, or one of them, meet.
+// Barrier of two warp groups, or of one.
 template <int kBarrier, int kThreads>
 __device__ __forceinline__ void meet() {
     asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
@@ -96,7 +96,7 @@ __device__ __forceinline__ void fence_async_proxy() {
     asm volatile("fence.proxy.async;" ::: "memory");
 #endif
 }
-// From shared memory to memory: copied, or added as f32.
+// From shared to global memory: copied, or added as f32.
 __device__ __forceinline__ void bulk_store(float* to, unsigned from, int bytes,
                                            std::uint64_t policy) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

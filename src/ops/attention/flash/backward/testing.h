@@ -17,9 +17,9 @@ inline const std::vector<ops::AttentionMask> kBackwardMasks{
     {ops::AttentionMask::Kind::causal},
     {ops::AttentionMask::Kind::block_causal, 16},
     {ops::AttentionMask::Kind::causal, 1, 137},               // a window
-    {ops::AttentionMask::Kind::causal, 1, 100, 4},            // and sinks
+    {ops::AttentionMask::Kind::causal, 1, 100, 4},            // a window and sinks
     {ops::AttentionMask::Kind::causal, 1, 60, 140},           // sinks beyond a tile
-    {ops::AttentionMask::Kind::block_causal, 50, 70, 2, 13},  // all of it
+    {ops::AttentionMask::Kind::block_causal, 50, 70, 2, 13},  // block-causal with window and sinks
     {ops::AttentionMask::Kind::full, 1, 50, 20},
     {ops::AttentionMask::Kind::block_before, 16},
     {ops::AttentionMask::Kind::block_before, 100},
@@ -95,7 +95,7 @@ class FlashBackwardTest : public FlashGpuTest {
         const std::size_t bytes = flash_backward_scratch_bytes(q, batch);
         Context ctx = ctx_;
         ctx.scratch = {static_cast<std::byte*>(memory_.alloc(bytes)), bytes};
-        stream_->fill(ctx.scratch.data(), 0xff, bytes);  // nothing is expected of it
+        stream_->fill(ctx.scratch.data(), 0xff, bytes);  // its contents must not matter
         const auto f = static_cast<float>(scale);
         if (path == Path::chosen) {
             return flash_backward(ctx, to, dout, q, k, v, out, lse, batch, mask, f);
@@ -130,7 +130,7 @@ class FlashBackwardTest : public FlashGpuTest {
     void poison(const Device& d) {
         for (const Tensor& t : {d.dq, d.dk, d.dv}) stream_->fill(t.data, 0xff, t.bytes());
     }
-    // Tensors for which any out and lse will do.
+    // Tensors for tests where any out and lse will do.
     Device any_forward(const Problem& p, DType dtype) {
         ops::reference::Result forward;
         forward.out = p.dout;
@@ -146,7 +146,7 @@ class FlashBackwardTest : public FlashGpuTest {
         return all;
     }
 
-    // 100 runs.
+    // 100 runs give the same bits.
     void expect_same_bits(int dim, const AttentionMask& mask, DType dtype) {
         // More blocks than the device runs at once, so that their order differs every time.
         const Problem p = random(12, 12, dim, {1100, 300}, {1100, 300}, mask, dtype);

@@ -39,10 +39,10 @@ struct BlockWork {
     }
 };
 
-// What the computing warps have to do with dq of a step.
+// What the computing warps must do with dq of a step.
 struct DqStep {
-    int tile;          // of queries
-    bool last, alone;  // write it to the tensor; without sums that came before
+    int tile;          // tile of queries
+    bool last, alone;  // write it to the tensor; there are no earlier sums
     int head;
 
     __device__ __forceinline__ void write(unsigned at) const {
@@ -75,7 +75,7 @@ struct BackwardWalk {
     struct Step {
         int head, tile;
     };
-    // Steps one after the other.
+    // Iterates over the steps.
     __device__ __forceinline__ Step first(int group) const {
         return {kv_head * group, walks.direction() > 0 ? seen.begin : seen.end - 1};
     }

@@ -30,7 +30,7 @@ __device__ __forceinline__ void backward_compute(const BackwardArgs& args, unsig
                                                  const BackwardBarriers& barriers, int group) {
     using L = BackwardLayout<kDim, kRows>;
     using Tile = DqTile<kDim, kRows>;
-    constexpr int kBlocks = kRows / 8;  // of eight queries
+    constexpr int kBlocks = kRows / 8;  // blocks of eight queries
     constexpr int kDqWidth = Tile::kFirstWidth;
     // Whether dV is started before dP is complete: its weights have to be packed first, so the
     // exponentials cannot be delayed until then. At head size 64 the registers do not hold that
@@ -385,7 +385,7 @@ __global__ void __launch_bounds__(384, 1)
     }
 }
 
-// Starts it for the tensors of a problem.
+// Launches the kernel for the tensors of a problem.
 template <typename T, int kDim>
 void start_backward(const Context& ctx, const BackwardArgs& args) {
     constexpr int kRows = backward_rows(kDim);

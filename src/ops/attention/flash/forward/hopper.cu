@@ -11,13 +11,13 @@ namespace mr::cuda::flash {
 namespace {
 
 // Counters of captured launches. A graph keeps one for each of its calls: it may run at any time,
-// but not beside itself, since it would write the same tensors. It is given back when the graph and
-// everything made from it are gone and no longer run.
+// but not concurrently with itself, since it would write the same tensors. The counter is returned
+// when the graph and everything instantiated from it are destroyed and no longer run.
 class CapturedCounters {
   public:
     static constexpr int kFirst = kTileCounters / 2;
     static CapturedCounters& all() {
-        static auto* pool = new CapturedCounters;  // graphs may be the last to go
+        static auto* pool = new CapturedCounters;  // never destroyed: graphs may outlive it
         return *pool;
     }
     // -1: all are in use.

@@ -23,7 +23,7 @@ static __device__ unsigned tile_counters[kTileCounters];
 
 namespace forward {
 
-constexpr int kTurn = 1;  // barriers kTurn + consumer, and one of all consumers
+constexpr int kTurn = 1;  // barriers kTurn + consumer, plus one for all consumers
 constexpr int kAll = 4;
 
 __device__ __forceinline__ void named_sync(int barrier, int threads) {
@@ -81,8 +81,8 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
                                         const PagedKeys& paged, const Layout<S>& shared,
                                         const CUtensorMap& q_map, const CUtensorMap& k_map,
                                         const CUtensorMap& v_map) {
-    unsigned loaded = 0;  // tiles of keys
-    unsigned number = 0;  // tiles of queries
+    unsigned loaded = 0;  // tiles of keys so far
+    unsigned number = 0;  // tiles of queries so far
     // Waits for the slot of the next queries and publishes their description.
     const auto publish = [&](const ForwardTile& tile) {
         barrier_wait(shared.q_empty(), number % 2 ^ 1);
@@ -153,7 +153,7 @@ __device__ __forceinline__ void produce(const Problem& p, const ForwardPlan& pla
             ++loaded;
         }
     }
-    publish({0, 0, 0, 0, 0, 0});  // no more
+    publish({0, 0, 0, 0, 0, 0});  // no more tiles
     barrier_arrive(shared.q_full());
 }
 
@@ -189,7 +189,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
     Softmax softmax;
     float s[S::kKeys / 2];              // scores, then weights
     float o[D / 2];                     // sums
-    std::uint32_t w[S::kKeys / 16][4];  // the weights as the second product takes them
+    std::uint32_t w[S::kKeys / 16][4];  // weights in the second product's layout
 
     const auto release = [&](unsigned barrier) {
         if (lane == 0) barrier_arrive(barrier);
@@ -218,7 +218,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
         multiply_commit();
     };
     const auto start_sums = [&](int at) {
-        wait_for_values(used - 1);  // of the tile before
+        wait_for_values(used - 1);  // values of the previous tile
         const std::uint64_t v = further(v_at, at * S::kTileBytes);
         multiply_begin();
 #pragma unroll
@@ -249,8 +249,8 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
                                 ? count
                                 : min(max(tiles.end - seen.end, 0), tiles.end - tiles.begin);
         if (count > 0 && tiles.at(0) + S::kKeys > keys && tile.key0 + keys < p.tokens_k) {
-            // Values behind the end belong to another sequence. Their weights are 0, but 0 times
-            // NaN or infinity is NaN, so they are overwritten with zeros.
+            // Values past the end belong to another sequence. Their weights are 0, but 0 times NaN
+            // or infinity is NaN, so they are overwritten with zeros.
             wait_for_values(used);
             const unsigned v = shared.v + slot_of<S::kStages>(used) * S::kTileBytes;
             const int from = (keys - tiles.at(0)) * 8;  // in pieces of 16 bytes
@@ -305,7 +305,7 @@ __device__ __forceinline__ void consume(const Problem& p, const ForwardPlan& pla
                 multiply_wait<1>();
                 keep_order(s);
                 release(shared.k_empty(slot_of<S::kStages>(used)));
-                if (next(n) < 0) release(shared.q_empty());  // the next queries can come
+                if (next(n) < 0) release(shared.q_empty());  // the next queries can be loaded
                 if (seen.cut(n)) hide(s, p.mask, position, keys, n, 2 * c);
                 softmax.weigh(s, scale);
                 keep_order(s);

@@ -1,8 +1,8 @@
 // The forward for sm_80 and up, after FlashAttention-2: a block of rows of one head keeps its
 // queries in shared memory and its sums in registers, and tiles of keys and values stream past with
-// a running softmax. K of the next tile is copied while this tile's weights meet V, and V while the
-// scores are computed. Keys and values are plain tensors or lie in the pages of a cache: only the
-// count of a sequence's keys and the copies of tiles depend on it.
+// a running softmax. K of the next tile is copied while this tile's weights are multiplied with V,
+// and V while the scores are computed. Keys and values are plain tensors or pages of a cache: only
+// the count of a sequence's keys and the copies of tiles differ.
 #include "core/cuda/fast_math.cuh"
 #include "ops/attention/flash/dispatch.cuh"
 #include "ops/attention/paged/mma.cuh"
@@ -13,7 +13,7 @@ namespace {
 using attn::load_matrices;
 using attn::load_transposed;
 
-constexpr int kKeys = 64;  // of a tile: two pages of a cache
+constexpr int kKeys = 64;  // per tile: two pages of a cache
 static_assert(kKeys == 2 * PagedKeys::kPage);
 
 // kWarps warps with kBlocks m16 blocks of rows each. Two blocks a warp use every piece of K and V
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
     forward_kernel(const __grid_constant__ Problem p, const __grid_constant__ PagedKeys paged,
                    Stamp* stamp) {
     using S = Shape<D>;
-    constexpr int kPieces = D / 8;  // of 16 bytes, in a row
+    constexpr int kPieces = D / 8;  // 16-byte pieces per row
     constexpr int kStrideBytes = S::kStride * 2;
     constexpr int kWarpRows = 16 * S::kBlocks;
     static_assert(kKeys * kPieces % S::kThreads == 0);
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
     const int any_hi = p.mask.hi(s.position(row0 + rows - 1), s.keys);
     const int any_lo = min(p.mask.lo(s.position(row0)), any_hi);
     // The two pages of the tile at key n. A page without a visible key is not copied and is
-    // replaced by another page; so is every page where n is below 0, behind the last tile.
+    // replaced by another page; so is every page if n is below 0, after the last tile.
     const auto pages_at = [&](int n) {
         int2 page{0, 0};
         if constexpr (kPaged) {

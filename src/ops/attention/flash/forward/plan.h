@@ -1,4 +1,4 @@
-// The shapes of the Hopper forward's tiles, and the order in which they are worked on.
+// The shapes of the Hopper forward's tiles, and the order in which they are processed.
 #pragma once
 
 #include <algorithm>
@@ -9,24 +9,24 @@
 
 namespace mr::cuda::flash {
 
-// D: head_dim, padded with zeros to a size that the products have (zeros cost only time).
+// D: head_dim, padded with zeros to a size that the instructions support (zeros cost only time).
 template <int D, int kGroups_, int kKeys_, int kStages_, bool kUniform_>
 struct ForwardShape {
     static constexpr int kDim = D;
     static constexpr int kGroups = kGroups_;  // consumers
     static constexpr int kRows = 64 * kGroups;
-    static constexpr int kKeys = kKeys_;      // of a tile
+    static constexpr int kKeys = kKeys_;      // per tile
     static constexpr int kStages = kStages_;  // tiles of K, and of V, in flight or in use
     // Whether offsets in the ring buffer pass through a warp reduction, of which the compiler keeps
     // the result in uniform registers: products then take their descriptors without copies.
     // Measured: 1% faster at head_dim 64, no difference at 128.
     static constexpr bool kUniform = kUniform_;
-    // Whether a tile consists of whole pages of a cache; otherwise the shape is for plain tensors
-    // alone.
+    // Whether a tile consists of whole pages of a cache; otherwise the shape is only for plain
+    // tensors.
     static constexpr bool kPaged = kKeys % PagedKeys::kPage == 0;
     static constexpr int kPages = kKeys / PagedKeys::kPage;
     static constexpr int kThreads = 128 * (kGroups + 1);
-    static constexpr int kPanels = (D + 63) / 64;  // of 64 numbers, 128 bytes
+    static constexpr int kPanels = (D + 63) / 64;  // panels of 64 numbers, 128 bytes
     static constexpr int kQueryBytes = kPanels * kRows * 128;
     static constexpr int kTileBytes = kPanels * kKeys * 128;
     static constexpr int kBytes = kQueryBytes + 2 * kStages * kTileBytes + 1024 + 256;
@@ -38,17 +38,17 @@ struct ForwardShape {
 // A tile as the producer describes it to the consumers.
 struct ForwardTile {
     int row0, head;  // first query, in its sequence; below 0: missing rows come first
-    int q, queries;  // the sequence: first query as a token of q, and how many; 0: no more tiles
-    int keys, key0;  // how many keys, and the first as a token of k
+    int q, queries;  // the sequence's first query as a token of q, and its length; 0: no more tiles
+    int keys, key0;  // number of keys, and the first as a token of k
 };
 
 // The order of tiles of queries: sections of `section` (sequence, head) pairs. In a section the
 // last queries of all pairs come first, because they see most keys, so that the last tiles are
 // short.
 struct ForwardPlan {
-    int row_tiles = 0;     // of the longest sequence
+    int row_tiles = 0;     // tiles of the longest sequence
     int pairs = 0;         // sequences * heads
-    int section = 1;       // pairs that are worked on together
+    int section = 1;       // pairs that are processed together
     int tiles = 0;         // row_tiles * pairs
     int counter = -1;      // counts tiles taken (tile_counters); -1: each block has its own tiles
     float scale_log2 = 1;  // scale * log2(e): weights are powers of two

@@ -35,9 +35,9 @@ TEST(ForwardPlan, HasEveryTileOnce) {
     }
 }
 
-// Blocks as the kernel's producers: the first tile is the block's number, and for every tile taken
-// another one is asked for. Whatever their speed, all tiles are taken once and the counter is zero
-// again. Without a counter every block has its own.
+// Blocks act as the kernel's producers: the first tile is the block's number, and for every tile
+// taken another one is requested. At any speed all tiles are taken once and the counter is zero
+// again. Without a counter every block has its own tiles.
 TEST(ForwardPlan, IsTakenOnceByBlocksOfAnySpeed) {
     std::mt19937 random(1);
     for (const int tiles : {1, 2, 7, 132, 133, 500}) {
@@ -71,7 +71,7 @@ TEST(ForwardPlan, IsTakenOnceByBlocksOfAnySpeed) {
     }
 }
 
-// Tiles of a sequence are as many as it needs, end with its last query, and leave none out.
+// A sequence has as many tiles as it needs; they end with its last query and leave none out.
 TEST(ForwardPlan, TilesEndWithTheLastQuery) {
     const ForwardPlan plan = plan_of(6, 1, 1);
     for (const int queries : {1, 63, 64, 191, 192, 193, 1000, 1024, 1152}) {
@@ -88,7 +88,7 @@ TEST(ForwardPlan, TilesEndWithTheLastQuery) {
     EXPECT_GE(plan.first_row(0, 0, 192), 0);
 }
 
-// Long tiles first: what comes last is short, so that no block works alone at the end.
+// Long tiles first: the last ones are short, so that no block works alone at the end.
 TEST(ForwardPlan, ASectionEndsWithTheFirstQueries) {
     const ForwardPlan plan = plan_of(16, 4, 2);
     for (int t = 0; t < plan.tiles; ++t) {
@@ -112,13 +112,13 @@ TEST(ForwardPlan, SectionsAreWhatFitsIntoL2OrKeepsBlocksBusy) {
     EXPECT_EQ(plan_forward(p, 128, 24, 1, nullptr).section, 6);  // 16 in three sections
     EXPECT_EQ(plan_forward(p, 128, 1, 1, nullptr).section, 1);
     EXPECT_EQ(plan_forward(p, 128, 4, std::size_t{1} << 40, nullptr).section, 16);
-    // All tiles as long as the others: smaller ones, whatever the number of blocks.
+    // All tiles are equally long: smaller sections, for any number of blocks.
     p.mask.kind = Mask::Kind::full;
     EXPECT_EQ(plan_forward(p, 128, 132, 24u << 20, nullptr).section, 4);
     EXPECT_EQ(plan_forward(p, 128, 132, 48u << 20, nullptr).section, 8);
     EXPECT_EQ(plan_forward(p, 128, 132, 1, nullptr).section, 4);
     EXPECT_EQ(plan_forward(p, 128, 132, std::size_t{1} << 40, nullptr).section, 16);
-    // Not known to be, or not.
+    // Lengths that the host does not know, or unequal ones.
     const std::int32_t lengths[3] = {};
     p.cu_q = lengths;
     EXPECT_EQ(plan_forward(p, 128, 132, 24u << 20, nullptr).section, 16);
@@ -126,8 +126,8 @@ TEST(ForwardPlan, SectionsAreWhatFitsIntoL2OrKeepsBlocksBusy) {
     EXPECT_EQ(plan_forward(p, 128, 132, 24u << 20, nullptr).section, 16);
 }
 
-// Calls f(mask, keys, first, last) for tiles of 128 queries that begin where `first_row`
-// says: positions first to last of sequences of all kinds of lengths.
+// Calls f(mask, keys, first, last) for tiles of 128 queries that begin at `first_row`: positions
+// first to last of sequences of many lengths.
 template <typename FirstRow, typename F>
 void for_tiles_of_queries(FirstRow&& first_row, F&& f) {
     constexpr int kRows = 128;
@@ -167,10 +167,10 @@ bool any_sees(const Mask& mask, int keys, int first, int last, int key, int coun
     return false;
 }
 
-// The producer of the forward over pages copies, of every tile of keys that a tile of queries
-// visits, the pages of which one of its queries sees a key, and no others. Keys behind the
-// sequence's end lie only where the consumers write zeros, from there to the end of the first tile
-// visited.
+// The producer of the forward over pages copies, of every tile of keys
+// that a tile of queries visits, the pages of which one of its queries
+// sees a key, and no others. Keys past the sequence's end lie only where
+// the consumers write zeros: up to the end of the first tile visited.
 TEST(ForwardPages, AreThoseWithAVisibleKey) {
     constexpr int kKeys = 128, kPage = PagedKeys::kPage;
     for_tiles_of_queries(
@@ -191,7 +191,7 @@ TEST(ForwardPages, AreThoseWithAVisibleKey) {
 }
 
 // The forward without TMA copies a part of every tile: the visible keys, nothing of pages without
-// one, and nothing behind the sequence's end.
+// one, and nothing past the sequence's end.
 TEST(ForwardPages, PartsHoldTheVisibleKeys) {
     constexpr int kKeys = 64, kPage = PagedKeys::kPage;
     for_tiles_of_queries([](int row, int) { return 128 * row; },

@@ -14,7 +14,7 @@ constexpr float kSlack = 8;  // a maximum may grow by 2^8 before the sums are re
 // The running softmax of two rows a thread, g and g + 8 of its warp's 16.
 struct Softmax {
     float top[2];     // the maximum that weights are relative to, times scale_log2
-    float factor[2];  // to multiply the sums so far with
+    float factor[2];  // to multiply the previous sums with
     float sum[2];     // of this thread's weights
 
     __device__ __forceinline__ void reset() {

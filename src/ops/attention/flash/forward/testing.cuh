@@ -1,5 +1,5 @@
-// Shared by the tests of attention's forward on the GPU: every path that the device has, tensors
-// there and back, and the comparison of every element with its bound.
+// Shared by the tests of attention's forward on the GPU: every path of the device, upload and
+// download, and the comparison of every element with its bound.
 #pragma once
 
 #include <cmath>
@@ -74,7 +74,7 @@ class FlashForwardTest : public FlashGpuTest {
         forward(path, d.out, d.lse, d.q, d.k, d.v, d.batch, p.mask, p.scale);
     }
 
-    // Of out and lse.
+    // The bits of out and lse.
     std::vector<std::uint32_t> bits(const Device& d) {
         std::vector<std::uint32_t> all;
         for (const Tensor& t : {d.out, d.lse}) {
