@@ -21,7 +21,8 @@
 namespace millrace {
 namespace {
 
-// What a callback of the caller threw: it goes back to the caller, not into an Error.
+// An exception thrown by the caller's callback: it is rethrown to the caller as it is, not as an
+// Error.
 struct CallbackFailed {
     std::exception_ptr cause;
 };
@@ -66,7 +67,7 @@ Model Model::load(const std::string& source, const LoadOptions& options) {
         engine.threads = options.threads;
         engine.context = options.context;
         if (options.gpu) engine.max_batch = mr::model::kDeviceBatch;
-        // What cannot run is refused before its weights are read or sent.
+        // An engine that cannot run is refused before the weights are read or sent.
         const auto planned = [&](const mr::model::Model& model) {
             engine.max_logits = mr::decode::eval_logit_rows(model.spec);
             mr::model::require_engine(model, engine);

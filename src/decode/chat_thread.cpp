@@ -5,8 +5,9 @@
 
 namespace mr::decode {
 
-// The same bytes that give the same ids. Who wrote them may have changed: a template writes
-// "assistant" itself before an answer, and the message's role after it.
+// Whether `text` begins with the text written last and gives the same ids for it. The ranges may
+// differ: a template writes "assistant" itself before an answer, and takes it from the message's
+// role after it.
 bool ChatThread::begins(const text::ChatText& text) const {
     const std::size_t size = text_.bytes.size();
     if (ids_.empty() || !text.bytes.starts_with(text_.bytes)) return false;
@@ -24,12 +25,12 @@ bool ChatThread::begins(const text::ChatText& text) const {
            writer_.encode_rest(was, ids_.front()) == writer_.encode_rest(is, ids_.front());
 }
 
-// How far the answer's tokens say what `text` has behind what was written: a byte of it. `tokens`:
-// the first token that does not.
+// Returns the byte of `text` up to which the tokens of the last answer spell the same bytes.
+// `tokens`: the first token that does not.
 std::size_t ChatThread::end_of_answer(const text::ChatText& text, std::size_t& tokens) const {
     const std::size_t begin = text_.bytes.size();
-    // Special tokens of the template are not to be spelt out by an answer: where the template has
-    // one, its own words begin.
+    // An answer must not spell out special tokens of the template: the template's own text begins
+    // at the first of them.
     std::size_t most = text.bytes.size();
     std::size_t own = begin;  // where bytes of the template begin
     for (auto range = text.user.begin();; ++range) {

@@ -1,6 +1,6 @@
-// The ids of a conversation that goes on in one sequence: what was written stays, and of an answer
-// the tokens that the model drew, so that the next turn adds to them as long as the template writes
-// the same text again.
+// The ids of a conversation in one sequence. Ids of earlier text and the tokens drawn for answers
+// are kept, so that the next turn only adds ids as long as the template writes the same text
+// again.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,16 @@ namespace mr::decode {
 
 class ChatThread {
   public:
-    // Both must outlive it.
+    // `writer` and `tokenizer` must outlive the thread.
     ChatThread(const text::ChatWriter& writer, const text::Tokenizer& tokenizer)
         : writer_(writer), tokenizer_(tokenizer) {}
 
-    // The whole conversation as ids. Where `text` begins with what was written before and what the
-    // model answered to it, with their ids, and the rest is encoded behind them; where it does not,
-    // all of it is encoded anew, or all behind the last token that still says the same.
+    // The whole conversation as ids. If `text` begins with the text written before and the model's
+    // answer, their ids are kept and only the rest is encoded. If it differs in the answer,
+    // encoding starts after the last token that still matches; if it differs earlier, all of it is
+    // encoded.
     std::vector<std::int32_t> encode(const text::ChatText& text) const;
-    // `text` was encoded as `ids`, and `answer` was drawn behind them.
+    // Records that `text` was encoded as `ids` and that `answer` was drawn after them.
     void go_on(text::ChatText text, std::vector<std::int32_t> ids,
                const std::vector<std::int32_t>& answer);
 
@@ -30,9 +31,9 @@ class ChatThread {
 
     const text::ChatWriter& writer_;
     const text::Tokenizer& tokenizer_;
-    text::ChatText text_;            // as it was written last
-    std::vector<std::int32_t> ids_;  // of it and of the answer
-    std::size_t written_ = 0;        // ids of the text
+    text::ChatText text_;            // the text as last written
+    std::vector<std::int32_t> ids_;  // ids of text_ and of the answer
+    std::size_t written_ = 0;        // how many of ids_ are the text's
 };
 
 }  // namespace mr::decode

@@ -42,7 +42,7 @@ void Conversation::restore(std::vector<text::ChatMessage> messages) {
 void Conversation::take(std::vector<text::ChatMessage> messages) {
     const std::size_t kept = !messages.empty() && messages[0].role == "system" ? 1 : 0;
     MR_CHECK((messages.size() - kept) % 2 == 0, "turns are whole");
-    // Templates look at the last message: as it will be when the next one comes.
+    // Templates look at the last message: add an empty one, as the next question will be.
     messages.push_back({"user", ""});
     static_cast<void>(writer_.encode(messages, true));
     messages.pop_back();
@@ -78,7 +78,7 @@ Generated Conversation::generate_live(const GenerateOptions& options,
     text::ChatText text = writer_.write(messages_, true);
     std::vector<std::int32_t> prompt = thread_.encode(text);
     Generated made = live_->generate(prompt, options, on_text);
-    // Without an answer the turn is none, and the thread stays where it was.
+    // A turn without an answer does not count, and the thread stays where it was.
     if (made.ids.empty()) return made;
     thread_.go_on(std::move(text), std::move(prompt), made.ids);
     first_left_ = evicted_ == 0 && made.evicted > 0;
@@ -105,7 +105,7 @@ Generated Conversation::answer(const std::string& message, GenerateOptions optio
         messages_.push_back({"assistant", made.text});
         return made;
     } catch (...) {
-        messages_ = before;  // a turn that failed was none
+        messages_ = before;  // a failed turn does not count
         forgotten_ = forgotten_before;
         dropped_.clear();
         throw;

@@ -19,10 +19,10 @@ inline bool may_go_on(ErrorKind kind) { return kind != ErrorKind::device; }
 
 class Conversation {
   public:
-    // Written as the model's own template says, or as `chat` does. Throws Error (input) where the
-    // model has no tokenizer, and what ChatWriter throws. `stream`, for which the engine was made:
-    // the conversation is one sequence that goes on from turn to turn. Only what is new is fed, and
-    // no turn is ever forgotten; the first words leave the window instead.
+    // Uses the model's own template, or the one in `chat`. Throws Error (input) where the model has
+    // no tokenizer, and what ChatWriter throws. `stream`: the stream for which the engine was made;
+    // the conversation is then one sequence that continues from turn to turn. Only new tokens are
+    // fed, and no turn is ever dropped; the oldest tokens leave the window instead.
     Conversation(model::Engine& engine, std::string system, text::ChatOptions chat = {},
                  const model::Stream& stream = {});
 
@@ -33,17 +33,17 @@ class Conversation {
     Generated answer(const std::string& message, GenerateOptions options,
                      const Session::OnText& on_text = {});
     void clear();
-    // Both throw Error (input) where the template refuses what they give, and leave all as it was.
-    // The system prompt from the next answer on; empty: none.
+    // set_system() and restore() throw Error (input) where the template refuses the messages, and
+    // then change nothing. The system prompt from the next answer on; empty: none.
     void set_system(std::string words);
-    // Goes on from these messages: a system message or none, then whole turns.
+    // Continues from these messages: an optional system message, then whole turns.
     void restore(std::vector<text::ChatMessage> messages);
 
     const text::ChatWriter& writer() const { return writer_; }
     const std::vector<text::ChatMessage>& messages() const { return messages_; }
     int forgotten() const { return forgotten_; }
-    // Of a conversation that streams: the tokens that the last answer did not see any more, and
-    // whether it was the first of the conversation to miss some.
+    // For a conversation that streams: how many tokens the last answer could no longer see, and
+    // whether it was the first answer to miss some.
     std::int64_t evicted() const { return evicted_; }
     bool first_left() const { return first_left_; }
     // The questions of the turns that the last answer() forgot, oldest first.
@@ -63,7 +63,7 @@ class Conversation {
     std::size_t kept_ = 0;                     // messages that are never forgotten
     int forgotten_ = 0;
     std::vector<std::string> dropped_;
-    // Where it streams.
+    // Only for a conversation that streams.
     std::optional<LiveSequence> live_;
     ChatThread thread_;
     std::int64_t evicted_ = 0;

@@ -71,12 +71,12 @@ BlockText::BlockText(const model::ModelSpec& spec, const DiffusionOptions& optio
     std::fill_n(known_.begin(), prompt.size(), std::uint8_t{1});
     start_ = full_ ? prompt_ : prompt_ / block_ * block_;
     end_ = std::min(start_ + block_, size());
-    // The last block of the prompt is left to the pass whose last row speaks of the first unknown
-    // token.
+    // Where logits are shifted, the last block of the prompt is left to the first pass: its last
+    // row gives the first unknown token.
     prefix_ = full_ ? 0 : shifted_ && start_ == prompt_ ? start_ - block_ : start_;
 }
 
-// Unknown places in [begin, end), of logits of an item that begins at `from`.
+// Asks for the unknown places in [begin, end); the item's logits begin at `from`.
 void BlockText::ask(std::int64_t from, std::int64_t begin, std::int64_t end) {
     for (std::int64_t at = begin; at < end; ++at) {
         if (!unknown(at)) continue;
@@ -112,7 +112,7 @@ model::BatchItem BlockText::next(model::KvCache& cache, model::SeqId seq) {
             if (shifted_) ask(from, start_, start_ + 1);
         } else {
             fill(from, end_, start_ - from);
-            std::int64_t part = start_;  // the first with unknown places
+            std::int64_t part = start_;  // start of the first part with unknown places
             while (part + part_ < end_ &&
                    std::none_of(known_.begin() + part, known_.begin() + part + part_,
                                 [](std::uint8_t k) { return k == 0; })) {

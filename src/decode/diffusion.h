@@ -1,13 +1,13 @@
-// A text that is filled in block by block: which pass comes next, and what its guesses settle.
+// Text that is filled in block by block: chooses the next pass and applies its guesses.
 //
 // A block is a stretch of unknown tokens, all given to the model as its mask token. Every pass
-// computes the block, guesses each unknown token, and settles some of the guesses; the others are
-// unknown again (ops/denoise/denoise.h). Where attention is block-causal, blocks lie at multiples
-// of their length, a filled block goes into the cache in the pass that first computes the next one,
-// and what is left of a prompt behind its whole blocks opens the first. Where attention is full,
-// every pass computes the whole text and blocks follow the prompt.
-// Logits that are shifted (those at p speak of p + 1) need a block in the cache before the next
-// begins: its last row gives that one's first token.
+// computes the block, guesses each unknown token, and settles some of the guesses; the others
+// become unknown again (ops/denoise/denoise.h). With block-causal attention, blocks lie at
+// multiples of their length, a filled block enters the cache in the pass that first computes the
+// next one, and the tokens of a prompt after its last whole block open the first block. With full
+// attention, every pass computes the whole text and blocks follow the prompt. Shifted logits (those
+// at p predict p + 1) need a block in the cache before the next one begins: its last row gives the
+// next block's first token.
 #pragma once
 
 #include <cstdint>
@@ -27,54 +27,56 @@ struct DiffusionOptions {
     int block =
         0;  // tokens of a block; 0: the model's, or model::kUsualBlock where attention is full
     ops::DenoiseParams denoise;
-    // Of full attention: what lies before a block is computed when the block begins, and kept while
-    // it is filled in. Approximate: those tokens would see the block as it clears up.
+    // With full attention: tokens before a block are computed when the block begins, and kept while
+    // it is filled in. Approximate: those tokens should see the block as it fills.
     bool prefix_cache = false;
     bool commit_apart = false;  // a filled block goes into the cache in a pass of its own
 
     static constexpr int kMostBlock =
         64;  // where attention is block-causal: the decode form's rows
     int block_of(const model::ModelSpec& spec) const;
-    // Throws Error (usage) where the model does not take them, or no model does.
+    // Throws Error (usage) for values that no model takes, or not this one.
     void check(const model::ModelSpec& spec) const;
-    // What the tokens of a text see where its block is not the model's; none: what the layers say.
+    // The mask for a text whose block length is not the model's; none: that of the layers.
     std::optional<ops::AttentionMask> mask_of(const model::ModelSpec& spec) const;
 };
 
 class BlockText {
   public:
-    // `tokens` that follow `prompt`. The spec and the parameters of sampling must outlive it.
+    // `tokens`: how many follow `prompt`. The spec and the sampling parameters must outlive the
+    // object.
     BlockText(const model::ModelSpec& spec, const DiffusionOptions& options,
               const ops::SampleParams& sampling, std::span<const std::int32_t> prompt,
               std::int64_t tokens);
     BlockText(const BlockText&) = delete;  // places() point into it
     BlockText& operator=(const BlockText&) = delete;
-    // Of a text that is known, what the decoder would say of it: settled places take the true
-    // token (`truth`: the whole text, prompt included).
+    // For evaluation of a known text: settled places take the true token, while guesses are still
+    // the decoder's (`truth`: the whole text, prompt included).
     void judge(std::vector<std::int32_t> truth) { truth_ = std::move(truth); }
 
-    // Tokens of the prompt that are to be in the cache before the first pass; an item of them has
+    // Tokens of the prompt that must be in the cache before the first pass; their batch item uses
     // mask(). They may be cut at multiples of cut().
     std::int64_t prefix() const { return prefix_; }
     std::int64_t cut() const { return full_ ? 1 : block_; }
     std::optional<ops::AttentionMask> mask() const { return mask_; }
 
-    // The next pass, of a sequence that has committed prefix() or what earlier passes left. Valid
-    // until take(), as is places(): the rows of its logits in their order.
+    // The next pass, for a sequence that has committed prefix() or what earlier passes left. Valid
+    // until take(). So is places(): the rows of its logits in order.
     model::BatchItem next(model::KvCache& cache, model::SeqId seq);
     std::span<const model::Place> places() const { return places_; }
-    // The block as an engine takes it that fills in blocks by itself; none of a text that is
-    // judged. Valid until take().
+    // The block for an engine that fills in blocks by itself; none for a text under judge(). Valid
+    // until take().
     std::optional<model::OpenBlock> open(const model::KvCache& cache, model::SeqId seq) const;
     void take(const model::FilledBlock& filled);
-    // What the pass said of them. settled() are those of places() that it settled.
+    // Applies the guesses of the pass, one for each of places(). settled() are the places that it
+    // settled.
     void take(std::span<const ops::Guess> guesses);
     std::span<const std::uint8_t> settled() const { return settled_; }
 
     bool filled() const;                          // no place of the block is unknown
-    std::span<const std::int32_t> block() const;  // its tokens, without those of the prompt
-    std::span<const std::uint8_t> known() const;  // which of these are settled
-    bool open_next();                             // false: the text has no further block
+    std::span<const std::int32_t> block() const;  // the block's tokens, without those of the prompt
+    std::span<const std::uint8_t> known() const;  // which of block() are settled
+    bool open_next();                             // false: there is no further block
     std::int64_t passes() const { return passes_; }
 
   private:
@@ -89,14 +91,14 @@ class BlockText {
     DiffusionOptions options_;
     const ops::SampleParams& sampling_;
     bool full_ = false, shifted_ = false;
-    std::int64_t block_ = 0, part_ = 0;  // tokens of a block, and of the parts it is filled in by
+    std::int64_t block_ = 0, part_ = 0;  // tokens of a block, and of a part of it
     std::int64_t prompt_ = 0, prefix_ = 0;
-    std::optional<ops::AttentionMask> mask_;  // none: what the layers say
+    std::optional<ops::AttentionMask> mask_;  // none: that of the layers
     std::vector<std::int32_t> ids_;           // the whole text, the mask token where unknown
     std::vector<std::uint8_t> known_;
     std::vector<std::int32_t> truth_;
     std::int64_t start_ = 0, end_ = 0;  // of the open block
-    std::int32_t pass_ = 0;             // of the block
+    std::int32_t pass_ = 0;             // passes over the open block so far
     std::int64_t passes_ = 0;
     std::vector<std::int32_t> rows_;
     std::vector<model::Place> places_;

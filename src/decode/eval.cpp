@@ -14,41 +14,41 @@
 namespace mr::decode {
 namespace {
 
-// Some of the positions 1 to `all` of a document, evenly spread, the first among them.
+// `count` of the positions 1 to `all` of a document, evenly spread, the first included.
 struct Samples {
     std::int64_t all = 0, count = 0;
 
     std::int64_t position(std::int64_t i) const { return 1 + i * all / count; }
     bool has(std::int64_t position) const {
         if (count == 0 || position < 1 || position > all) return false;
-        const std::int64_t i = ((position - 1) * count + all - 1) / all;  // the first not before it
+        const std::int64_t i = ((position - 1) * count + all - 1) / all;  // at or after it
         return i < count && this->position(i) == position;
     }
 };
 
-// A stretch of a document that is predicted from its own beginning.
+// A stretch of a document, predicted without the tokens before it.
 struct Window {
-    std::size_t document = 0, index = 0;  // which, and which part of it
+    std::size_t document = 0, index = 0;  // document, and window in it
     std::vector<std::int32_t> tokens;
     std::int64_t first = 0;       // position of tokens[0] in the document
-    std::size_t skip = 1;         // tokens before the first that counts
-    bool ends = false;            // the last token is the end of the document, no text
-    std::uint64_t text_from = 0;  // bytes of the text before it and up to its end, for the progress
+    std::size_t skip = 1;         // tokens before the first that is scored
+    bool ends = false;            // the last token is the end token, not text
+    std::uint64_t text_from = 0;  // bytes of text before the window; text_done: up to its end
     std::uint64_t text_done = 0;
-    std::size_t done = 0;  // tokens that were fed
+    std::size_t done = 0;  // tokens fed so far
     model::SeqId seq = -1;
-    Samples samples;  // of the document
+    Samples samples;  // sampled positions of the document
     struct Sum {
         double nats = 0, sample_nats = 0;
         std::int64_t sample_tokens = 0;
     } sum;
 };
 
-// Feeds windows side by side and adds up the nll of their tokens[skip..]. A sum in f64, in order:
-// it does not depend on how a window was cut into passes or on what shared them.
+// Feeds windows side by side and adds up the nll of their tokens[skip..]. The sum is f64 and in
+// order: it does not depend on how a window was cut into passes or on the other windows in them.
 class Evaluation {
   public:
-    // `passed`: called after every pass with the bytes of the text that were read.
+    // `passed`: called after every pass with the number of bytes of text read so far.
     Evaluation(model::Engine& engine, const model::Stream& stream,
                std::vector<EvalResult::Bucket>& curve, std::function<void(std::uint64_t)> passed)
         : engine_(engine),
@@ -86,7 +86,7 @@ class Evaluation {
     bool admit(Window& window) {
         window.seq = engine_.cache().open();
         engine_.cache().set_stream(window.seq, stream_);
-        // Its pages are not shared, so those that no token sees any more are given back.
+        // Its pages are not shared, so pages that no later token sees are freed.
         if (engine_.try_reserve(window.seq, 0,
                                 static_cast<std::int64_t>(window.tokens.size()) - 1)) {
             return true;
@@ -174,7 +174,7 @@ class Evaluation {
     const model::Stream stream_;
     std::vector<EvalResult::Bucket>& curve_;
     const std::function<void(std::uint64_t)> passed_;
-    std::uint64_t far_ = 0;  // bytes of the text that were read
+    std::uint64_t far_ = 0;  // bytes of text read so far
     std::size_t most_rows_;
     std::vector<Window> open_;
     std::vector<model::BatchItem> items_;
@@ -195,7 +195,7 @@ void require_finite(const model::Engine& engine, double nats) {
 
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 31;
 
-// At most `most` of a document of which `all` tokens are predicted.
+// Samples of a document with `all` predicted tokens: at most `most`.
 Samples samples_of(std::size_t all, std::int64_t most) {
     const auto count = static_cast<std::int64_t>(all);
     return {count, std::min(count, most)};
@@ -223,13 +223,13 @@ bool add_windows(const std::vector<std::int32_t>& ids, const text::Tokenizer& to
     return false;
 }
 
-// The whole document in one sequence; or, to recompute, a window for each token. Returns the tokens
-// that the last one did not see.
+// The whole document as one sequence; in mode recompute, one window for each sampled token. Returns
+// how many tokens the last token could not see.
 template <typename Add>
 std::int64_t add_streams(std::vector<std::int32_t> ids, const text::Tokenizer& tokenizer,
                          const EvalOptions& options, Add&& add) {
     if (ids.empty()) return 0;
-    const std::size_t count = ids.size();  // without what is put around them
+    const std::size_t count = ids.size();  // without bos and eos
     if (tokenizer.bos()) ids.insert(ids.begin(), *tokenizer.bos());
     if (options.ends) ids.push_back(*tokenizer.eos());
     const auto seen = static_cast<std::size_t>(options.stream.sinks) +
@@ -286,7 +286,7 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
     const Ledger before = engine.ledger();
     const auto start = std::chrono::steady_clock::now();
     result.documents = static_cast<std::int64_t>(documents.size());
-    // Windows end in another order than they begin: what each gave is added up when all are known.
+    // Windows do not end in the order in which they begin, so sums are added up at the end.
     std::vector<std::vector<Window::Sum>> sums(documents.size());
     std::uint64_t text_done = 0, text_all = 0;
     for (const std::string_view document : documents) text_all += document.size();
@@ -302,10 +302,10 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
     };
     for (std::size_t d = 0; d < documents.size(); ++d) {
         const std::string_view document = documents[d];
-        // Special tokens spelled out in the text are text here: nothing is parsed.
+        // Special tokens spelled out in the text are encoded as plain text.
         std::vector<std::int32_t> ids =
             tokenizer->encode(document, {.add_special = false, .parse_special = false});
-        const std::size_t all = std::max<std::size_t>(ids.size(), 1);  // ids may be given away
+        const std::size_t all = std::max<std::size_t>(ids.size(), 1);  // ids may be moved from
         const bool lead = tokenizer->bos().has_value();
         const Samples samples =
             samples_of(ids.empty() ? 0 : ids.size() + lead + options.ends - 1, options.sample);

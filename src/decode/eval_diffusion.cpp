@@ -15,15 +15,15 @@
 namespace mr::decode {
 namespace {
 
-// A stretch of a document: its first `given` tokens are known.
+// A stretch of a document; its first `given` tokens are known.
 struct Stretch {
     std::size_t document = 0;
     std::vector<std::int32_t> tokens;
     std::size_t given = 1;
-    std::uint64_t text_done = 0;  // bytes of the text up to its end, for the progress
+    std::uint64_t text_done = 0;  // bytes of text up to its end, for the progress
 };
 
-// What is computed of a stretch, pass by pass.
+// Computes the nats of a stretch, pass by pass.
 class Reader {
   public:
     virtual ~Reader() = default;
@@ -31,15 +31,15 @@ class Reader {
     // The next pass; valid until take().
     virtual model::BatchItem next(model::KvCache& cache, model::SeqId seq) = 0;
     virtual std::span<const model::Place> places() const = 0;
-    // Nats that the pass adds.
+    // Returns the nats that the pass adds.
     virtual double take(std::span<const ops::Guess> guesses) = 0;
     virtual std::int64_t passes() const { return 0; }
-    virtual double variance() const { return 0; }  // of the nats, by what is drawn
+    virtual double variance() const { return 0; }  // of the nats, over the random draws
 };
 
 constexpr ops::SampleParams kUnused{};  // nothing is drawn
 
-// The decoder's order on the true text.
+// Replays the decoder's order on the true text.
 class Replay final : public Reader {
   public:
     Replay(const model::ModelSpec& spec, const DiffusionOptions& options, const Stretch& stretch)
@@ -78,7 +78,7 @@ class Replay final : public Reader {
     bool prefills_ = false, over_ = false;
 };
 
-// Every block masked at `rates` rates, one pass each, and then put into the cache as it is.
+// Masks every block at `rates` rates, one pass each, then commits the true block to the cache.
 class Masked final : public Reader {
   public:
     Masked(const model::ModelSpec& spec, const DiffusionOptions& options, int rates,
@@ -96,8 +96,8 @@ class Masked final : public Reader {
         places_.clear();
         const std::int64_t from = cache.length(seq);
         const std::int64_t end = std::min<std::int64_t>(start_ + block_, std::ssize(truth_));
-        // Shifted logits of a block's first place are those of the token before it: the block
-        // before is computed again, up to its last token.
+        // With shifted logits, the first place of a block is predicted by the token before it: the
+        // previous block is computed again, up to its last token.
         noisy_.assign(truth_.begin() + from, truth_.begin() + end);
         const bool shifted = spec_.diffusion->shifted;
         const auto words = philox(kSeed, static_cast<std::uint64_t>(start_), document_);
@@ -120,8 +120,8 @@ class Masked final : public Reader {
                               .commit = 0,
                               .mask = mask_};
         if (spec_.diffusion->block > 0) {
-            // What lies before the block is true, and stays; a shifted model keeps it uncommitted
-            // until the block that needs its last row is done.
+            // Tokens before the block are the true ones, and stay; a shifted model keeps the
+            // previous block uncommitted until the block that needs its last row is done.
             const std::int64_t keep = shifted ? std::max<std::int64_t>(start_ - block_, 0) : start_;
             item.commit = std::max<std::int64_t>(keep - from, 0);
         }
@@ -132,8 +132,8 @@ class Masked final : public Reader {
     double take(std::span<const ops::Guess> guesses) override {
         double nats = 0;
         for (const ops::Guess& guess : guesses) nats -= static_cast<double>(guess.logprob);
-        nats /= rate_;  // a sample of the block's bound, which is their mean
-        // Welford's sum of squared distances to the mean.
+        nats /= rate_;  // one sample of the block's bound; their mean is the bound
+        // Welford's sum of squared deviations from the mean.
         const double above = nats - mean_;
         mean_ += above / (rate_number_ + 1);
         squares_ += above * (nats - mean_);
@@ -158,7 +158,7 @@ class Masked final : public Reader {
     std::int64_t given_ = 1, block_ = 1, start_ = 0;
     int rate_number_ = 0;
     double rate_ = 1;
-    double mean_ = 0, squares_ = 0;  // over the rates of the block so far
+    double mean_ = 0, squares_ = 0;  // over the rates of this block so far
     double variance_ = 0;
     std::vector<std::int32_t> noisy_, rows_;
     std::vector<model::Place> places_;
@@ -166,11 +166,11 @@ class Masked final : public Reader {
 
 struct Sums {
     std::vector<double> nats;  // of each stretch
-    std::int64_t passes = 0;   // of all of them
+    std::int64_t passes = 0;   // over all stretches
     double variance = 0;
 };
 
-// Stretches side by side, each with a reader of its own.
+// Runs stretches side by side, each with its own reader.
 template <typename Make>
 Sums read_all(model::Engine& engine, const std::vector<Stretch>& stretches, Make&& make,
               const std::function<void(std::uint64_t)>& passed) {
@@ -195,7 +195,7 @@ Sums read_all(model::Engine& engine, const std::vector<Stretch>& stretches, Make
     } const close_all{engine, open};
     const model::EngineOptions& limits = engine.options();
     std::size_t next = 0;
-    std::uint64_t far = 0;  // bytes of the text that were read
+    std::uint64_t far = 0;  // bytes of text read so far
     while (next < stretches.size() || !open.empty()) {
         while (next < stretches.size() &&
                open.size() < static_cast<std::size_t>(limits.max_sequences)) {
@@ -245,7 +245,7 @@ Sums read_all(model::Engine& engine, const std::vector<Stretch>& stretches, Make
     return sums;
 }
 
-// The documents in stretches of the context at most, in whole blocks.
+// Cuts the documents into stretches of whole blocks, at most one context long.
 std::vector<Stretch> stretches_of(model::Engine& engine, std::string_view text,
                                   const EvalOptions& options, std::int64_t block,
                                   EvalResult& result) {
@@ -280,7 +280,7 @@ std::vector<Stretch> stretches_of(model::Engine& engine, std::string_view text,
                                   ids.begin() + static_cast<std::ptrdiff_t>(i),
                                   ids.begin() + static_cast<std::ptrdiff_t>(i + count));
             i += count;
-            // Its end, and end tokens to the end of the block, where there is room for it.
+            // The end token, repeated to the end of the block, where there is room for it.
             const bool ends = i == ids.size() && count < room;
             if (ends) stretch.tokens.push_back(*tokenizer.eos());
             result.tokens += std::ssize(stretch.tokens) - 1;

@@ -1,4 +1,4 @@
-// What an evaluation is asked and what it gives, beside the evaluation itself.
+// Options and results of an evaluation.
 #include <algorithm>
 #include <cmath>
 

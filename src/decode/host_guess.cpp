@@ -8,7 +8,7 @@ namespace mr::decode {
 void guess_on_host(model::Engine& engine, Tensor logits, std::span<const model::Place> places,
                    std::span<ops::Guess> out, std::vector<std::byte>& scratch) {
     MR_CHECK(places.size() == out.size(), "a guess for every place");
-    if (places.empty()) return;  // of a pass over prompts there are no logits
+    if (places.empty()) return;  // a pass over prompts alone has no logits
     const Tensor host = engine.to_host(logits);
     scratch.resize(ops::sample_scratch_bytes(host.dim(1)));
     ThreadPool alone(1);

@@ -1,5 +1,5 @@
-// Guesses of unknown tokens by one thread of the host, from all logits: what samplers on the device
-// are compared with.
+// Guesses of unknown tokens by one host thread, from all logits: the reference for samplers on the
+// device.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace mr::decode {
 
-// out[i] of places[i], by row i of the logits f32 [rows, vocab] that Engine::submit() has left;
-// they are copied to the host where they are not there. They are those of submit() with places,
-// faults (ops::GuessFault) included. `scratch` grows as needed.
+// out[i] is the guess for places[i], from row i of the logits f32 [rows, vocab] that
+// Engine::submit() returned; they are copied to the host if they are on a device. Guesses equal
+// those of submit() with places, faults (ops::GuessFault) included. `scratch` grows as needed.
 void guess_on_host(model::Engine& engine, Tensor logits, std::span<const model::Place> places,
                    std::span<ops::Guess> out, std::vector<std::byte>& scratch);
 

@@ -14,7 +14,7 @@ Generated LiveSequence::generate(std::span<const std::int32_t> prompt, GenerateO
     const auto known = static_cast<std::size_t>(
         std::mismatch(tokens_.begin(), tokens_.end(), prompt.begin(), prompt.end()).first -
         tokens_.begin());
-    // The last token is fed in any case: its logits are what is wanted.
+    // The last token is fed in any case, for its logits.
     go_back(std::min(known, prompt.empty() ? 0 : prompt.size() - 1));
     options.stream = stream_;
     MR_CHECK(options.keep != Keep::nothing, "the next turn is compared with what was drawn");
@@ -37,7 +37,8 @@ Generated LiveSequence::generate(std::span<const std::int32_t> prompt, GenerateO
     }
 }
 
-// A token that comes next sees the window before it, and nothing of that may be gone.
+// The next token sees the window before it; if pages of that window are gone, the sequence starts
+// anew.
 void LiveSequence::go_back(std::size_t length) {
     if (seq_ < 0) return open();
     if (length == tokens_.size()) return;

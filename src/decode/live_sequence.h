@@ -1,6 +1,6 @@
-// A sequence that streams and stays in the cache from one generation to the next: what it holds of
-// a history is fed once. Where forms differ (batch.h), what a prompt adds has the form of so many
-// tokens: bits follow from the tokens and from where turns began, not from what else is going on.
+// A streaming sequence that stays in the cache from one generation to the next, so that history is
+// fed only once. Where forms differ (batch.h), the new part of a prompt has the form of its own
+// length: bits depend on the tokens and on where turns began, not on other sequences.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,21 @@ namespace mr::decode {
 
 class LiveSequence {
   public:
-    // The engine was made for such a stream, and has a sequence to spare.
+    // The engine must be made for this stream and have a sequence to spare.
     LiveSequence(model::Engine& engine, const model::Stream& stream)
         : engine_(engine), stream_(stream) {}
     ~LiveSequence() { close(); }
     LiveSequence(const LiveSequence&) = delete;
     LiveSequence& operator=(const LiveSequence&) = delete;
 
-    // Continues `prompt`, which is the whole history. As far as it is what the sequence holds,
-    // nothing is fed; where it turns away from that, the sequence goes back to there, or begins
-    // anew where the pages that it would see have been written again. After an error it is empty.
+    // Continues `prompt`, which is the whole history. The part that the sequence already holds is
+    // not fed again. If the prompt differs from it, the sequence is truncated to the common part,
+    // or begins anew if pages in the window there have been overwritten. After an error it is
+    // empty.
     Generated generate(std::span<const std::int32_t> prompt, GenerateOptions options,
                        const OnText& on_text = {});
 
-    // What the sequence holds: all tokens since its beginning, also those that left the window.
+    // All tokens since the sequence began, including those that left the window.
     std::span<const std::int32_t> tokens() const { return tokens_; }
 
   private:

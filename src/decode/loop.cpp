@@ -14,7 +14,7 @@ DecodeLoop::DecodeLoop(model::Engine& engine, Tensor logits, const std::vector<D
     slots_.reserve(rows.size());  // the items point into it
     for (const DecodeRow& row : rows) {
         const std::int64_t length = engine_.cache().length(row.seq);
-        // A stream goes round in the pages that it has.
+        // A stream reuses its own pages in a ring.
         const bool streams = static_cast<bool>(engine_.cache().stream(row.seq));
         const std::int64_t positions =
             streams ? model::Engine::kMostPositions : engine_.most_positions();

@@ -17,8 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 double ratio(double value, double by) { return by > 0 ? value / by : 0; }
 
-// Any ids do: the work does not depend on them. They are spread over the vocabulary so that the
-// embedding rows are not all one.
+// Any ids will do: the work does not depend on them. They are spread over the vocabulary so that
+// embedding rows differ.
 std::vector<std::int32_t> made_up_prompt(const model::Engine& engine, int tokens) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -153,7 +153,7 @@ Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
             }
             return std::chrono::duration<double>(Clock::now() - start).count();
         });
-    // One more step, as the device's own clock saw it.
+    // One more step, timed by the device's own clock.
     begin_again();
     DecodeLoop loop(engine, engine.submit(last), rows);
     engine.watch(true);  // nothing runs ahead from here on
@@ -180,7 +180,7 @@ Measured measure_prefill(model::Engine& engine, const MeasureOptions& options,
         return std::chrono::duration<double>(Clock::now() - start).count();
     };
     Measured out = repeat(engine, options, options.prompt, progress, once);
-    // Once more, as the device's own clock saw it.
+    // One more prefill, timed by the device's own clock.
     engine.watch(true);
     engine.take_stages();
     once();

@@ -14,22 +14,22 @@
 namespace mr::decode {
 
 struct MeasureOptions {
-    int prompt = 128;  // prefill: tokens of the prompt; decode: tokens that are there already
-    int steps = 32;    // decode: tokens a repetition makes
+    int prompt = 128;  // prefill: tokens of the prompt; decode: tokens in the cache at the start
+    int steps = 32;    // decode: tokens per repetition
     int repetitions = 5;
     int warmup = 1;      // repetitions that are not counted
     int batch = 1;       // decode: sequences at a time
-    bool churn = false;  // decode: in every step one of them leaves and joins again
-    // decode: the sequences stream, and every repetition goes on where the last one ended.
+    bool churn = false;  // decode: in every step one sequence leaves and joins again
+    // decode: the sequences stream, and every repetition continues where the last one ended.
     model::Stream stream{};
 };
 
 struct Measured {
-    std::vector<double> seconds;      // of every repetition
+    std::vector<double> seconds;      // of each repetition
     std::int64_t tokens = 0;          // of one repetition
-    Ledger ledger;                    // of one repetition: all of them are alike
-    double read_bandwidth = 0;        // bytes a second, best of all passes
-    std::vector<cuda::Stage> stages;  // on the GPU: of one decode step or one prompt
+    Ledger ledger;                    // of one repetition; all are alike
+    double read_bandwidth = 0;        // bytes per second, the best of all passes
+    std::vector<cuda::Stage> stages;  // on a GPU: of one decode step or one prefill
 
     double median_seconds() const;
     double best_seconds() const;
@@ -41,13 +41,13 @@ struct Measured {
     double flops_per_second() const;
 };
 
-// Gives a sequence a prompt in as many passes as it takes; the logits of its last token.
+// Feeds a prompt to a sequence in as many passes as needed; returns the logits of its last token.
 Tensor run_prompt(model::Engine& engine, model::SeqId seq, std::span<const std::int32_t> prompt);
 
-// What the memory of the machine, or of the GPU where the engine computes there, gives at most.
+// Peak read bandwidth of the machine's memory, or of the GPU's if the engine is there.
 double read_bandwidth(const model::Engine& engine);
 
-// A token at a time, each the most probable one after the last, as `run --temp 0` does.
+// One token at a time, always the most probable, as `run --temp 0` does.
 Measured measure_decode(model::Engine& engine, const MeasureOptions& options,
                         const Progress& progress = {});
 // The whole prompt at once, up to the logits of its last token.

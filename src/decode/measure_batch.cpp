@@ -11,7 +11,8 @@
 namespace mr::decode {
 namespace {
 
-// The chances of a request, each from a number of its own: adding one kind moves no other.
+// Kinds of random draws for a request. Each has a stream of its own, so a new kind changes no
+// other.
 enum class Chance : std::uint64_t { gap, shape, cancel, when };
 double chance(std::uint64_t seed, std::uint64_t request, Chance what) {
     return unit_float(philox(seed, request, static_cast<std::uint64_t>(what) + 1)[0]);
@@ -46,8 +47,8 @@ std::vector<Arrival> arrivals_of(const BatchLoad& load) {
     return out;
 }
 
-// Any ids do: the work does not depend on them. Prompts differ from their first token on, unless
-// they are to be found in the cache; other seeds have other prompts.
+// Any ids will do: the work does not depend on them. Prompts differ from their first token on,
+// unless same_prompt wants them found in the cache; other seeds give other prompts.
 std::vector<std::int32_t> prompt_of(const Arrival& arrival, const BatchLoad& load,
                                     const model::ModelSpec& spec) {
     const auto vocab = static_cast<std::uint64_t>(spec.vocab);
@@ -62,7 +63,7 @@ std::vector<std::int32_t> prompt_of(const Arrival& arrival, const BatchLoad& loa
 
 struct Open {
     Scheduler::Id id;
-    double late;  // seconds from its arrival until it was added: a pass was under way
+    double late;  // seconds from its arrival until it was added, because a pass was under way
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Measurements of many generations on one engine, through the scheduler: all at once, or as they
-// arrive.
+// Measurements of many generations on one engine, through the scheduler: all at once, or arriving
+// over time.
 #pragma once
 
 #include <cstdint>
@@ -18,38 +18,38 @@ struct BatchShape {
 
 struct BatchLoad {
     int requests = 1;
-    int at_a_time = 0;  // that run together at most; 0: as many as the engine takes
-    std::vector<BatchShape> mix{BatchShape{}};  // drawn from with equal chances
-    double arrivals = 0;       // a second, times of a Poisson process; 0: all at once
-    double cancelled = 0;      // share of the requests that are cancelled somewhere on their way
+    int at_a_time = 0;  // requests that run together at most; 0: as many as the engine takes
+    std::vector<BatchShape> mix{BatchShape{}};  // each drawn with equal probability
+    double arrivals = 0;                        // per second, a Poisson process; 0: all at once
+    double cancelled = 0;      // share of the requests that are cancelled at a random point
     bool same_prompt = false;  // all prompts of a length are equal
     std::uint64_t seed = 1;
-    DiffusionOptions diffusion{};  // of a model that fills in tokens
+    DiffusionOptions diffusion{};  // for a diffusion model
 };
 
 struct BatchMeasured {
-    double seconds = 0;  // from the start, at which the first may arrive, to the last token
+    double seconds = 0;  // from the start to the last token
     std::int64_t requests = 0, cancelled = 0;
     std::int64_t input = 0, output = 0;  // tokens
-    std::int64_t block_passes = 0;       // over blocks, of all requests
-    std::vector<double> first_token;     // seconds from arrival, of each that was not cancelled
-    std::vector<double> per_token;       // seconds a token after the first, of each
+    std::int64_t block_passes = 0;       // passes over blocks, of all requests
+    std::vector<double> first_token;     // seconds from arrival; without cancelled requests
+    std::vector<double> per_token;       // seconds per token after the first, of each request
     Scheduler::Totals totals;
     Ledger ledger;
 
     double output_per_second() const {
         return seconds > 0 ? static_cast<double>(output) / seconds : 0;
     }
-    // Of a model that fills in tokens.
+    // For a diffusion model.
     double tokens_per_pass() const {
         return block_passes > 0 ? static_cast<double>(output) / static_cast<double>(block_passes)
                                 : 0;
     }
-    // Rows that decoded a second, while any did.
+    // Decoded tokens per second, over the passes that decode.
     double decode_per_second() const { return totals.decode.tokens_per_second(); }
 };
 
-// The value that `share` of the values are below or at; 0 where there are none.
+// The smallest value with at least `share` of the values at or below it; 0 for no values.
 double quantile(std::vector<double> values, double share);
 
 BatchMeasured measure_batch(model::Engine& engine, const BatchLoad& load,

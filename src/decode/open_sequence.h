@@ -1,4 +1,4 @@
-// A sequence that is closed however a measurement ends.
+// A sequence that is closed when a measurement ends, also by an exception.
 #pragma once
 
 #include "model/kv_cache.h"

@@ -11,17 +11,17 @@
 namespace mr::decode {
 namespace {
 
-// Where a generation can be cancelled and a pass takes long (the CPU), the first piece of a prompt
-// is small, and pieces grow as long as they are quick. The clock may decide this: such an engine
-// may be cut anywhere (Engine::cut()).
+// Where a generation can be cancelled and a pass is slow (on the CPU), the first piece of a prompt
+// is small, and pieces grow as long as passes are quick. Timing may decide this, because the bits
+// of such an engine do not depend on where a prompt is cut (Engine::cut()).
 constexpr std::int64_t kFirstPiece = 32;
 constexpr double kQuickPass = 0.5;  // seconds
-// Of a prompt beside rows that decode, on such an engine.
+// Smallest piece of a prompt beside rows that decode, on such an engine.
 constexpr std::int64_t kLeastPiece = 16;
 
-// Room for `count` tokens more of a live sequence. Its circle turns by the pages that these write
-// and no further, so that the pages behind the window stay as long as they can and the sequence can
-// go back by some tokens.
+// Makes room for `count` more tokens of a live sequence. Its ring of pages advances only by the
+// pages that these tokens need, so that pages behind the window stay as long as possible and the
+// sequence can be truncated by some tokens.
 void turn_circle(model::KvCache& cache, model::SeqId seq, std::int64_t count) {
     const std::int64_t end = cache.length(seq) + count;
     const model::KvCache::Circle circle = cache.circle(seq);
@@ -73,20 +73,20 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
                                        std::to_string(context) + " with a token to spare",
                             .remedy = "shorten it, or raise --ctx (and --pool where it is given)"});
     }
-    engine_.require_tokens(prompt);  // one bad request must not end the others
+    engine_.require_tokens(prompt);  // an invalid request must not end the others
     auto request = std::make_unique<Request>();
     request->id = next_id_++;
     request->live = live >= 0;
     request->seq = live;
     const std::int64_t held = request->live ? engine_.cache().length(live) : 0;
     MR_CHECK(held < tokens, "a live sequence holds a beginning of its prompt");
-    // The last token that is drawn is not fed back, so it needs no position.
+    // The last drawn token is not fed back, so it needs no position.
     request->most = std::min<std::int64_t>(options.max_tokens, context - tokens + 1);
     request->prefix = tokens;
     request->cut = engine_.cut();
     request->out.prompt_tokens = tokens;
     if (tokenizer) {
-        // After nothing but the beginning-of-text token the answer begins a text of its own.
+        // If the prompt is only the beginning-of-text token, the answer begins a text.
         const bool at_start = tokens == 1 && tokenizer->bos() == prompt[0];
         request->text.emplace(*tokenizer, options.stop, at_start);
     }
@@ -98,7 +98,7 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     request->options = std::move(options);
     request->on_text = std::move(on_text);
     if (engine_.model().spec.diffusion) open_blocks(*request);
-    // Where a prompt may be cut anywhere, the forms do not differ.
+    // Where a prompt may be cut anywhere, all forms give the same bits.
     request->form =
         engine_.cut() == 1 ? model::Form::prompt : model::form_of_prompt(request->prefix - held);
     request->plain = engine_.plain_positions(request->options.stream, request->form);
@@ -136,7 +136,7 @@ bool Scheduler::step() {
     const Moment start = Moment::now();
     const Ledger before = engine_.ledger();
     const bool decodes = launch();
-    // Nothing else runs beside a pass of prompts alone: it is waited for, and its time is its own.
+    // A pass of prompts alone has nothing beside it: waiting for it gives its own time.
     if (!decodes) engine_.synchronize();
     read();
     sweep();
@@ -170,7 +170,7 @@ void Scheduler::heed_cancellations() {
 
 // ---- admission --------------------------------------------------------------------------------
 
-// First come, first served: one that does not fit yet is not overtaken.
+// First come, first served: a request that does not fit yet is not overtaken.
 void Scheduler::admit() {
     while (!waiting_.empty() && running_.size() < most_ && admit(*waiting_.front())) {
         running_.push_back(std::move(waiting_.front()));
@@ -178,7 +178,7 @@ void Scheduler::admit() {
     }
 }
 
-// The request whose prompt is the same and still being computed.
+// The request with the same prompt whose prompt is still being computed.
 Scheduler::Request* Scheduler::leader_of(const Request& request) const {
     for (const RequestPtr& other : running_) {
         if (!other->ended && !other->leader && !other->prefilled() && other->shares &&
@@ -190,8 +190,8 @@ Scheduler::Request* Scheduler::leader_of(const Request& request) const {
     return nullptr;
 }
 
-// A sequence with room for prompt and answer. `copy`: a page of a known beginning that is to be
-// copied.
+// Opens a sequence with room for prompt and answer. `copy`: a partly filled page of a known prefix
+// that must be copied.
 bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy>& copy) {
     model::KvCache& cache = engine_.cache();
     if (request.live) {
@@ -211,7 +211,7 @@ bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy
         if (request.leader) {
             room = cache.fork(request.seq, request.leader->seq, request.prefix, request.copy);
         } else if (shares) {
-            // The last token is computed in any case: its logits are what is wanted.
+            // The last token is computed in any case, for its logits.
             const std::int64_t most = request.blocks ? request.prefix : tokens - 1;
             request.done =
                 cache.adopt(request.seq, request.prompt, request.form, request.cut,
@@ -224,7 +224,7 @@ bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy
         request.leader = nullptr;
         request.copy.reset();
         copy.reset();
-        if (engine_.window(request.options.stream) == 0) break;  // it needs as many pages alone
+        if (engine_.window(request.options.stream) == 0) break;  // no fewer pages without sharing
     }
     return false;
 }
@@ -251,7 +251,7 @@ void Scheduler::open_slot(Request& request) {
     model::DrawParams params;
     params.sampling = request.options.sampling;
     params.window = std::max(request.options.repeat_window, 0);
-    // A penalty on the whole text is one on what is seen of it: the list of a stream has an end.
+    // In a stream, a penalty on the whole text applies to the visible part: the list has a limit.
     if (request.options.stream) {
         params.window = std::min(params.window, model::most_recent(request.options.stream));
     }
@@ -272,15 +272,15 @@ void Scheduler::open_slot(Request& request) {
 
 // ---- a pass -----------------------------------------------------------------------------------
 
-// Tokens of prompts in a pass that decodes so many rows. Fewer than 256 leave a GPU's tensor cores
-// idle. On a CPU a token of a prompt takes as long as one that is decoded, and the others wait for
+// Prompt tokens in a pass that decodes `rows` rows. Fewer than 256 leave a GPU's tensor cores
+// idle. On a CPU a prompt token takes as long as a decoded one, and the decoding rows wait for
 // it.
 std::int64_t Scheduler::pieces_beside(std::int64_t rows) const {
     return engine_.cut() == 1 ? kLeastPiece + 2 * rows : kPiecesBesideDecode;
 }
 
-// Pieces of prompts in the order of admission, up to `budget` tokens; the first of them as long as
-// a prompt may be cut, where a pass has `room` for it.
+// Adds pieces of prompts in the order of admission, up to `budget` tokens. The first piece may
+// exceed the budget up to the next allowed cut, if the pass has `room` for it.
 void Scheduler::add_pieces(std::int64_t budget, std::int64_t room) {
     if (piece_limit_ > 0) budget = std::min(budget, piece_limit_);
     for (const RequestPtr& request : running_) {
@@ -308,7 +308,7 @@ void Scheduler::add_pieces(std::int64_t budget, std::int64_t room) {
     }
 }
 
-// Whether the pass decodes.
+// Returns whether the pass decodes.
 bool Scheduler::launch() {
     if (engine_.model().spec.diffusion) return launch_blocks();
     items_.clear();
@@ -322,8 +322,9 @@ bool Scheduler::launch() {
                           .feed = r.slot,
                           .draw = {&r.slot, 1}});
     }
-    // Rows that have their first token only can wait for the second: as long as there are no
-    // others, prompts go on in whole passes. Of many that came at once all are computed first.
+    // Rows that only have their first token can wait for the second: while there are no others,
+    // prompts continue in whole passes. Of many requests that arrive together, all prompts come
+    // first.
     const auto young = [](const RequestPtr& r) { return r->ended || r->launched <= 1; };
     const auto unfilled = [](const RequestPtr& r) {
         return !r->ended && !r->leader && !r->prefilled();
@@ -354,8 +355,8 @@ bool Scheduler::launch() {
     return fed > 0;
 }
 
-// The pass that items_ and pieces_ describe; `rows` of it decode. `guesses`: guesses_ of places_
-// are wanted instead of logits.
+// Submits the pass described by items_ and pieces_; `rows` of it decode. `guesses`: fill guesses_
+// for places_ instead of returning logits.
 void Scheduler::submit(std::int64_t rows, bool guesses) {
     std::int64_t tokens = 0;
     for (const auto& [request, piece] : pieces_) tokens += piece;
@@ -380,13 +381,13 @@ void Scheduler::submit(std::int64_t rows, bool guesses) {
     }
 }
 
-// A piece of its prompt is on its way.
+// A piece of the request's prompt was launched.
 void Scheduler::launched(Request& r, std::int64_t piece) {
     r.done += piece;
     r.out.prefill.tokens += piece;
     if (!r.prefilled()) return;
     model::KvCache& cache = engine_.cache();
-    if (!r.live && r.publishes) {  // whose pages are written again
+    if (!r.live && r.publishes) {  // a live sequence overwrites its pages
         const auto plain = static_cast<std::size_t>(std::min(r.done, r.plain));
         cache.publish(r.seq, std::span(r.prompt).first(plain), r.form, false, r.options.cache_salt);
     }
@@ -421,16 +422,16 @@ void Scheduler::finish(Request& r, StopReason reason) {
         r.out.decode.ledger = engine_.ledger().since(r.ledger_prefilled);
     } else if (r.launched > 0) {
         r.out.decode.ledger = engine_.ledger().since(r.ledger_prefilled);
-        // Steps that ran ahead of its end made no token of its text.
+        // Steps that ran ahead of the end gave no token of its text.
         totals_.decode.tokens -= r.launched - std::max<std::int64_t>(r.known, 1);
     }
     if (r.leader) {
         std::erase(r.leader->followers, &r);
         std::erase(r.leader->draws, r.slot);
     }
-    if (!r.followers.empty()) {  // the first of them goes on with what there is of the prompt
+    if (!r.followers.empty()) {  // the first follower continues from what is computed of the prompt
         Request& next = *r.followers.front();
-        // Its last page is its own, and empty.
+        // The follower's last page is its own, and empty.
         next.done =
             std::min(r.done, r.prefix / model::KvCache::kPageTokens * model::KvCache::kPageTokens);
         cache.advance(next.seq, next.done);
@@ -449,11 +450,11 @@ void Scheduler::finish(Request& r, StopReason reason) {
     }
     if (r.slot != model::kNoSlot) engine_.close_slot(r.slot);
     r.slot = model::kNoSlot;
-    // What there is of a prompt can be found again. Where forms do not differ, so can what was
-    // generated: a conversation goes on here.
+    // The computed part of the prompt can be found again. Where forms do not differ, so can the
+    // generated tokens: the next turn of a conversation starts there.
     if (!r.leader && !r.live && r.publishes) {
         const bool one_form = engine_.cut() == 1;
-        // Of a text that is filled in, what passes have put into the cache.
+        // For a diffusion text, only the tokens that passes have committed to the cache.
         const auto all =
             r.blocks ? std::min(r.done, cache.length(r.seq))
                      : static_cast<std::int64_t>(r.prompt.size()) + (one_form ? r.known : 0);
@@ -466,7 +467,7 @@ void Scheduler::finish(Request& r, StopReason reason) {
                       r.options.cache_salt);
     }
     if (!r.keeps_words()) r.out.ids = {};
-    // Last, since it may throw: the books are in order.
+    // Last, because it may throw: all state is consistent by now.
     if (r.text && !r.refused && !r.error) {
         const std::string rest = r.text->finish();
         if (r.keeps_words()) r.out.text += rest;
@@ -475,7 +476,7 @@ void Scheduler::finish(Request& r, StopReason reason) {
     }
 }
 
-// Ended requests leave.
+// Removes ended requests.
 void Scheduler::sweep() {
     for (RequestPtr& request : running_) {
         if (!request->ended) continue;

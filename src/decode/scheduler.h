@@ -1,9 +1,9 @@
-// Many generations on one engine. Requests wait in the order in which they came; one that is
-// admitted has its pages for the prompt and all tokens it may make, so none ever runs out of them.
-// Where every layer has a window, its answer goes round in the pages of the window, and so does a
-// prompt for which there is no room otherwise.
-// A pass takes a token of every sequence that decodes, and beside them pieces of prompts. The text
-// of a request has the bits it has alone.
+// Many generations on one engine. Requests wait in order of arrival; an admitted request has
+// reserved pages for its prompt and all tokens it may make, so none ever runs out. Where every
+// layer has a window, the answer reuses the pages of the window in a ring, and so does a prompt
+// for which there is no room otherwise. A pass takes one token of every sequence that decodes,
+// and pieces of prompts beside them. The text of a request has the same bits as if it ran
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -31,29 +31,29 @@ class Scheduler {
     Scheduler(const Scheduler&) = delete;
     Scheduler& operator=(const Scheduler&) = delete;
 
-    // A request to continue `prompt`, which is the whole history: what the cache already holds of
-    // it is not computed again. Throws Error (input) where the prompt is empty or does not fit into
-    // the context, Error (usage) for sampling parameters out of range. `live`: a sequence of the
-    // caller's, which holds the beginning of the prompt, has room for all that follows and stays
-    // open (live_sequence.h); -1: the request has one of its own.
+    // Adds a request to continue `prompt`, which is the whole history: the part already in the
+    // cache is not computed again. Throws Error (input) if the prompt is empty or does not fit into
+    // the context, Error (usage) for sampling parameters out of range. `live`: the caller's own
+    // sequence, which holds the beginning of the prompt, has room for all that follows and stays
+    // open (live_sequence.h); -1: the request opens one.
     Id add(std::vector<std::int32_t> prompt, GenerateOptions options, OnText on_text = {},
            model::SeqId live = -1);
-    // Of a text that is filled in: its guesses are made on the host by one thread, from logits that
-    // are copied there, as the first samplers did. It has the same tokens, later; so have texts
-    // that share its passes. To see what sampling on the device is worth.
+    // For a diffusion text: guesses are made by one host thread, from logits copied to the host, as
+    // the first samplers did. The tokens are the same, but this text and those that share its
+    // passes get them later. Used to measure what sampling on the device is worth.
     void guess_on_host(Id id);
-    // Ends the request between two passes, wherever it is.
+    // Ends the request between two passes, at any stage.
     void cancel(Id id);
-    // One pass, and what has become known since: false where no request is left. A scheduler whose
-    // step() has thrown (a lost device, a NaN that was looked for, a listener) is to be destroyed.
+    // Runs one pass and delivers new tokens; false: no request is left. A scheduler whose step()
+    // has thrown (a lost device, a NaN check, a listener) must be destroyed.
     bool step();
-    // What a request gave, once it has ended; none before. Throws what ended it, if an error did.
+    // The result of a request that has ended; none before. Rethrows the error that ended it.
     std::optional<Generated> take(Id id);
 
-    // What all passes so far took: those of prompts alone, and those that decode.
+    // Time of all passes so far: of prompts alone, and of passes that decode.
     struct Totals {
         Phase prefill, decode;
-        std::int64_t passes = 0, mixed = 0;  // mixed: with prompts beside rows that decode
+        std::int64_t passes = 0, mixed = 0;  // mixed: prompts beside rows that decode
         std::int64_t found = 0;              // prompt tokens that were in the cache already
     };
     const Totals& totals() const { return totals_; }
@@ -81,7 +81,7 @@ class Scheduler {
     void read_one(Request& request);
     void take_token(Request& request, std::int32_t token);
     void fail(Request& request, const Error& error);
-    // Texts that are filled in.
+    // Diffusion texts.
     void open_blocks(Request& request);
     bool launch_blocks();
     bool check_guesses(Request& request, std::span<const ops::Guess> guesses);
@@ -94,18 +94,18 @@ class Scheduler {
 
     model::Engine& engine_;
     observe::Recorder* recorder_;
-    std::size_t most_;  // requests that run together
+    std::size_t most_;  // requests that run together at most
     std::deque<RequestPtr> waiting_;
     std::vector<RequestPtr> running_;  // in the order of admission
     std::map<Id, std::pair<Generated, std::exception_ptr>> ended_;
     Id next_id_ = 1;
-    std::int64_t piece_limit_ = 0;  // prompt tokens of a pass where cancelling must be quick
+    std::int64_t piece_limit_ = 0;  // prompt tokens in a pass where cancelling must be quick
     std::vector<model::BatchItem> items_;
-    std::vector<std::pair<Request*, std::int64_t>> pieces_;  // of the pass: whose, how many tokens
-    std::vector<Request*> filling_;                          // whose blocks the pass computes
+    std::vector<std::pair<Request*, std::int64_t>> pieces_;  // of the pass: request and token count
+    std::vector<Request*> filling_;                          // the pass computes their blocks
     std::vector<model::Place> places_;
     std::vector<ops::Guess> guesses_;
-    std::vector<std::byte> host_scratch_;  // of guess_on_host()
+    std::vector<std::byte> host_scratch_;  // for guess_on_host()
     Totals totals_;
 };
 

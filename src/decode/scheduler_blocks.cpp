@@ -1,5 +1,5 @@
-// Texts that are filled in (decode/diffusion.h): a pass computes the open block of every one of
-// them, each at a step of its own, and beside them pieces of prompts.
+// Diffusion texts (decode/diffusion.h): a pass computes the open block of each, all at their own
+// steps, and pieces of prompts beside them.
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -45,14 +45,14 @@ void Scheduler::open_blocks(Request& r) {
     }
     r.prefix = r.blocks->prefix();
     r.cut = std::lcm(r.cut, r.blocks->cut());
-    // What stands in a page must follow from the tokens up to its end, and a page is known by them.
-    // Another block than the engine's is another mask: other keys and values.
+    // A page is looked up by the tokens up to its end, so its content must depend on these alone. A
+    // block length other than the engine's is another mask: other keys and values.
     r.publishes = r.prefix > 0 && model::KvCache::kPageTokens % r.blocks->cut() == 0 &&
                   block == engine_.options().block;
 }
 
-// Where there is one text, an engine that can fills in its block by itself. False: passes do,
-// between which others are admitted.
+// If there is only one text, an engine that can fill in its whole block by itself does so. False:
+// use passes, between which others are admitted.
 bool Scheduler::fill_alone() {
     if (running_.size() != 1 || !waiting_.empty() || recorder_) return false;
     Request& r = *running_.front();
@@ -77,7 +77,7 @@ bool Scheduler::fill_alone() {
     return true;
 }
 
-// Its prompt is computed: from here on it decodes.
+// The prompt is computed: from here on the text decodes.
 void Scheduler::begin_blocks(Request& r) {
     if (r.blocks->passes() > 0) return;
     r.first_token = Moment::now();
@@ -86,15 +86,15 @@ void Scheduler::begin_blocks(Request& r) {
     r.out.prefill.ledger = r.ledger_prefilled.since(r.ledger_before);
 }
 
-// Whether the pass computes blocks.
+// Returns whether the pass computes blocks.
 bool Scheduler::launch_blocks() {
     items_.clear();
     pieces_.clear();
     if (fill_alone()) return true;
     filling_.clear();
     std::int64_t room = engine_.options().max_batch, rows = 0;
-    // As for other models: of many texts that came at once all prompts are computed first, in whole
-    // passes.
+    // As for other models: of many texts that arrive together, all prompts are computed first, in
+    // whole passes.
     const auto young = [](const RequestPtr& r) {
         return r->ended || !r->blocks || r->blocks->passes() == 0;
     };
@@ -140,7 +140,7 @@ bool Scheduler::launch_blocks() {
     return !filling_.empty();
 }
 
-// Logits that are not finite end their request alone.
+// Logits that are not finite end only their own request.
 bool Scheduler::check_guesses(Request& r, std::span<const ops::Guess> guesses) {
     try {
         for (const ops::Guess& guess : guesses) ops::check_guess(guess);
@@ -151,14 +151,14 @@ bool Scheduler::check_guesses(Request& r, std::span<const ops::Guess> guesses) {
     }
 }
 
-// What the pass said of the block of one text.
+// Applies the guesses of a pass to the block of one text.
 void Scheduler::read_block(Request& r, std::span<const ops::Guess> guesses) {
     r.blocks->take(guesses);
     if (r.options.on_pass) r.options.on_pass(r.blocks->block(), r.blocks->known());
     if (r.blocks->filled()) read_filled(r);
 }
 
-// The block of a text is filled: its tokens, and the next one.
+// The block of a text is filled: deliver its tokens and open the next block.
 void Scheduler::read_filled(Request& r) {
     for (const std::int32_t token : r.blocks->block()) {
         ++r.known;

@@ -1,4 +1,4 @@
-// What was drawn: tokens become text.
+// Reads draws and turns tokens into text.
 #include <algorithm>
 
 #include "core/error.h"
@@ -22,18 +22,19 @@ const char* stop_reason_name(StopReason reason) {
     return "?";
 }
 
-// Waits for draws that keep the engine from running ahead, and where nothing is left to launch for
-// all of them. The last draws of a text are not waited for while others go on: the engine would run
-// dry, and all would get their tokens late.
+// Waits for draws that keep the engine from running ahead, and for all of them once nothing is left
+// to launch. The last draws of a text are not waited for while others continue: the engine would
+// run dry, and all texts would get their tokens late.
 void Scheduler::read() {
-    // A pass that launched nothing has nothing to run ahead of, though texts may wait for pages.
+    // After a pass that launched nothing there is nothing to run ahead of, though texts may wait
+    // for pages.
     const bool more =
         !items_.empty() && (!waiting_.empty() ||
                             std::any_of(running_.begin(), running_.end(), [](const RequestPtr& r) {
                                 return !r->ended && r->launched < r->most;
                             }));
-    // A token of each text in turn: none is held back by the wait for another one's next. The last
-    // ones come step by step, since callers hand tokens on between steps.
+    // Reads one token of each text in turn, so that no text waits for another's next token. The
+    // last tokens come step by step, since callers pass tokens on between steps.
     for (bool any = true; any;) {
         any = false;
         for (const RequestPtr& request : running_) {
@@ -47,8 +48,9 @@ void Scheduler::read() {
     }
 }
 
-// Draws of the text that may be on their way when a pass has been launched. A live sequence holds
-// no token that its text does not have. A filter's is the one whose mask it has just made.
+// How many draws of the text may be in flight after a pass was launched. A live sequence must not
+// hold a token that its text lacks. With a filter, only the draw for which it has just made the
+// mask.
 std::int64_t Scheduler::ahead_of(const Request& r) const {
     const std::int64_t ahead = engine_.ahead();
     return r.live ? 0 : r.filter ? std::min<std::int64_t>(ahead, 1) : ahead;
@@ -85,7 +87,7 @@ void Scheduler::read_one(Request& r) {
     take_token(r, token);
 }
 
-// Logits that are not finite end this request alone; the error says whose model it is.
+// Logits that are not finite end only this request; the error names the model.
 void Scheduler::fail(Request& r, const Error& error) {
     ErrorInfo info = error.info();
     info.file = engine_.model().source;
@@ -93,7 +95,7 @@ void Scheduler::fail(Request& r, const Error& error) {
     finish(r, StopReason::cancelled);
 }
 
-// A token of the text is known: it becomes text, or ends it.
+// Handles a new token: it becomes text, or ends it.
 void Scheduler::take_token(Request& r, std::int32_t token) {
     const bool ends = ends_text(token);
     if (r.options.on_token) {
@@ -112,7 +114,7 @@ void Scheduler::take_token(Request& r, std::int32_t token) {
         if (r.refused) return finish(r, StopReason::cancelled);
         if (r.text->stopped()) return finish(r, StopReason::stop_string);
     }
-    // Nothing but an end could be drawn.
+    // Only an end token could be drawn next.
     if (r.filter && r.filter->finished()) return finish(r, StopReason::end_of_text);
     if (r.known < r.most) return;
     finish(r, r.known >= r.options.max_tokens ? StopReason::length : StopReason::context_full);

@@ -1,5 +1,5 @@
-// Autoregressive generation for one: a prompt, and text as it is made. What the cache still holds
-// of earlier calls is not computed again.
+// Autoregressive generation of one text at a time, streamed as it is made. History that is still in
+// the cache from earlier calls is not computed again.
 #pragma once
 
 #include <cstdint>

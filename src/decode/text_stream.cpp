@@ -36,7 +36,7 @@ std::string TextStream::filter(std::string_view text) {
         held_.resize(found);
         return std::exchange(held_, {});
     }
-    // The longest end of the text with which a stop string begins stays back.
+    // Hold back the longest suffix of the text that is a prefix of a stop string.
     std::size_t keep = 0;
     for (const std::string& stop : stops_) {
         for (std::size_t n = std::min(held_.size(), stop.size() - 1); n > keep; --n) {

@@ -1,5 +1,5 @@
-// Text as its tokens come: whole UTF-8 characters, and nothing that may still turn out to be the
-// beginning of a stop string.
+// Turns tokens into text: whole UTF-8 characters only, and nothing that may still turn out to be
+// the beginning of a stop string.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ namespace mr::decode {
 
 class TextStream {
   public:
-    // `at_start`: the text begins here, and not after a prompt. The tokenizer must outlive it.
+    // `at_start`: the text begins here rather than after a prompt. The tokenizer must outlive the
+    // object.
     TextStream(const text::Tokenizer& tokenizer, std::vector<std::string> stops, bool at_start);
 
-    // Takes the next token and returns the text that can be shown now. Where a stop string is
-    // complete, what lies before it; nothing comes after that.
+    // Takes the next token and returns the text that can be shown now. If a stop string is
+    // complete, returns the text before it, and nothing after that.
     std::string push(std::int32_t token);
-    // The text is over: what was held back.
+    // The text is over: returns what was held back.
     std::string finish();
     bool stopped() const { return stopped_; }
     const std::string& stopped_by() const { return stopped_by_; }
