@@ -32,11 +32,11 @@ void require_positions(const ModelSpec& spec, const EngineOptions& options) {
                         .remedy = "use at most that"});
 }
 
-// The largest pool whose engine fits into `available` bytes, at least what one sequence needs.
+// The largest pool whose engine fits into `available` bytes, but at least what one sequence needs.
 std::int64_t fitting_pool(const Model& model, EngineOptions options, std::uint64_t available) {
     const std::int64_t page = KvCache::kPageTokens;
-    // A model of windows runs in less than its context; the rest of the pool keeps prompts and
-    // conversations, which would be computed again.
+    // A model with windows needs less than its context; the rest of the pool keeps prompts and
+    // conversations, which saves computing them again.
     const std::int64_t least = least_positions(model.spec, options);
     const std::int64_t most =
         std::max(options.context, least) * options.max_sequences + options.shared;
@@ -62,14 +62,14 @@ std::uint64_t available_bytes(const EngineOptions& options) {
     return options.cuda ? cuda::require_device().free_bytes : cpu_info().memory_bytes;
 }
 
-// Pages of a circle in which a pass has `rows` rows of a sequence: those that the first row sees
-// are still there when the last one is stored.
+// Pages of a ring for passes with `rows` rows of a sequence: pages that the first row sees must
+// still be there when the last row is stored.
 std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
     return ops::pages_spanned(window - 1 + rows);
 }
 
-// A pool of what fits leaves the driver room on a GPU: allocations are rounded up there, and code
-// and captured graphs need memory of their own.
+// A pool that takes all free memory must leave the driver room on a GPU: allocations are rounded up
+// there, and code and captured graphs need memory.
 constexpr std::uint64_t kDriverRoom = std::uint64_t{1} << 30;
 
 }  // namespace
@@ -93,25 +93,25 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
         options.max_batch, 1,
         std::max<std::int64_t>(options.context, 1) * std::int64_t{options.max_sequences}));
     options.max_batch = std::max(options.max_batch, options.max_sequences);
-    if (options.cuda) {  // a piece of a prompt there is never smaller
+    if (options.cuda) {  // pieces of prompts there are at least this long
         const std::int64_t longest = options.stream ? kCut : options.context;
         options.max_batch =
             std::max(options.max_batch, static_cast<int>(std::min<std::int64_t>(kCut, longest)));
     }
     if (const auto& diffusion = model.spec.diffusion) {
-        // A pass has the blocks of all sequences, each with the one before it; where attention is
-        // full, a whole text.
+        // A pass has the blocks of all sequences, each with the block before it; with full
+        // attention, a whole text.
         if (options.block <= 0)
             options.block = diffusion->block > 0 ? diffusion->block : kUsualBlock;
-        // Quantised weights are multiplied by 256 rows at a time anyway, and full attention has no
-        // blocks beside each other.
+        // Quantised weights are multiplied with 256 rows at a time anyway, and with full attention
+        // there is one text a pass.
         const DType matrix = model.weights.layers.front().o.dtype;
         options.block_rows =
             diffusion->block > 0 && (matrix == DType::bf16 || matrix == DType::f16) ? 1024 : 0;
         const std::int64_t rows = diffusion->block > 0
                                       ? std::int64_t{2} * options.block * options.max_sequences
                                       : options.context;
-        // And a piece of a prompt, which is cut where a block ends.
+        // And a piece of a prompt, which is cut at the end of a block.
         const std::int64_t piece =
             diffusion->block > 0 ? std::lcm(options.cuda ? kCut : 1, std::int64_t{options.block})
                                  : 1;
@@ -121,7 +121,7 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
     }
     if (options.max_logits <= 0) options.max_logits = options.max_sequences;
     options.max_logits = std::max(options.max_logits, options.max_sequences);
-    // What a step computed is looked at when it ends: there is nothing to replay.
+    // Results are checked after each step, so it cannot be replayed.
     if (options.check_nan) options.graph = false;
     if (!options.kv_type) options.kv_type = options.cuda ? device_kv_type(model) : DType::f32;
     if (options.pool <= 0) {
@@ -170,7 +170,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const En
 std::int64_t least_positions(const ModelSpec& spec, const EngineOptions& options) {
     const std::int64_t window = options.stream.beside(spec.widest_window());
     if (window == 0) return options.context;
-    // The largest pass, whatever else it is rounded up to (with_defaults()).
+    // The largest pass, whatever with_defaults() rounds it up to.
     const std::int64_t rows =
         std::max({std::int64_t{options.max_batch}, std::int64_t{options.max_sequences}, kCut});
     const std::int64_t pages =
@@ -249,15 +249,15 @@ std::int64_t Engine::plain_positions(const Stream& stream, Form form) const {
     if (!stream) return kMostPositions;
     std::int64_t out = std::int64_t{stream.sinks} + stream.window;
     if (cut() > 1 && stream.sinks > 0) {
-        // Where forms differ, the decode form adds sinks apart from the rest: other bits. The
-        // prompt form does so as soon as one lies before the window, where the flash forwards
-        // compute it, and from the first token on where they do not.
+        // Where forms differ, the decode form adds sinks separately: other bits. The prompt form
+        // does so for tokens with a sink before their window if the flash forwards compute it, and
+        // for all tokens if they do not.
         if (form == Form::decode || !device_prompts_flash(*model_, options_)) return 0;
         out = stream.window;
     }
     if (stream.sinks == 0) return out;
     for (const LayerSpec& layer : model_->spec.layer_specs()) {
-        // Behind its own window a token would see no sinks.
+        // With its own window a token would not see the sinks.
         if (layer.mask.window > 0) out = std::min<std::int64_t>(out, layer.mask.window);
     }
     return out;
@@ -267,14 +267,14 @@ bool Engine::try_reserve(SeqId seq, std::int64_t kept, std::int64_t length) {
     const Stream& stream = cache_->stream(seq);
     if (const std::int64_t window = this->window(stream); window > 0) {
         const std::int64_t circle = circle_pages(window, kept > 0 ? 1 : options_.max_batch);
-        // Sinks are never written again.
+        // Sinks are never overwritten.
         const std::int64_t prefix = std::max<std::int64_t>(kept, stream.sinks);
         const std::int64_t pages = KvCache::pages_for(prefix) + circle;
         const auto entries = static_cast<std::int64_t>(cache_->table(seq).size());
         if (pages < KvCache::pages_for(length)) {
             return pages <= entries && cache_->try_reserve_circle(seq, prefix, circle);
         }
-        // A prompt that is kept whole may be longer than any table.
+        // A prompt that is kept whole may exceed the table.
         if (KvCache::pages_for(length) > entries) return false;
     }
     return cache_->try_reserve(seq, length);
@@ -325,10 +325,10 @@ void Engine::guess_here(Tensor logits, std::span<const Place> places, std::span<
     });
 }
 
-// Room in the cache for the item's tokens, and the table of its sequence.
+// Makes room in the cache for the item's tokens, and sets the table of its sequence.
 void Engine::make_room(const BatchItem& item, ops::BatchSeq& seq) {
     const std::int64_t end = std::int64_t{seq.position} + seq.count;
-    // A circle turns only when it must: until a prompt is published, its pages stay.
+    // A ring advances only when it must: a prompt's pages stay until it is published.
     const KvCache::Circle circle = cache_->circle(item.seq);
     if (circle.pages > 0 && KvCache::pages_for(end) > circle.end) release(item.seq);
     cache_->reserve(item.seq, end);
@@ -389,7 +389,8 @@ void Engine::lay_out(std::span<const BatchItem> items) {
                                   {}});
             pass_.tokens += count;
             rows += logit_rows(item);
-            // Of given tokens every slot has a row of its own to draw from, beside what is read.
+            // For given tokens every slot has its own row to draw from, besides the rows that are
+            // read.
             if (!fed) {
                 drawn += static_cast<std::int64_t>(item.draw.size()) +
                          (item.logits == BatchItem::Logits::none ? 0 : logit_rows(item));

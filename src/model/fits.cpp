@@ -22,7 +22,7 @@ std::int64_t largest_context(const ModelSpec& spec, std::uint64_t room, DType kv
         const std::int64_t middle = low + (high - low) / 2;
         (fits(middle * kPage) ? low : high) = middle;
     }
-    // A last page that the model cannot fill.
+    // The model's last page may be partial.
     if (low == most / kPage && fits(most)) return most;
     return low * kPage;
 }

@@ -1,5 +1,5 @@
-// What a model's files say about generating with it: the tokens that end a text, and how its makers
-// draw tokens.
+// What a model's files say about generation: end tokens and recommended sampling
+// parameters.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace mr::model {
 struct Generation {
     static constexpr int kWholeText = std::numeric_limits<int>::max();
 
-    std::vector<std::int32_t> ends;  // beside those that the tokenizer knows
+    std::vector<std::int32_t> ends;  // besides those of the tokenizer
     // None: the files say nothing. A temperature of 0 is greedy.
     std::optional<float> temperature, top_p, min_p, repeat_penalty;
     std::optional<std::int32_t> top_k;
-    std::optional<int> repeat_window;  // tokens that the penalty looks back
+    std::optional<int> repeat_window;  // tokens that the penalty looks at
 
     bool ends_at(std::int32_t token) const {
         return std::find(ends.begin(), ends.end(), token) != ends.end();

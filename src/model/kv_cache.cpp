@@ -76,7 +76,7 @@ SeqId KvCache::open() {
 
 void KvCache::close(SeqId id) {
     Sequence& sequence = at(id);
-    // From the back: of a chain, the pages behind are given away before those in front.
+    // From the back: later pages of a chain are evicted before earlier ones.
     if (sequence.circle > 0) {
         for (std::int64_t i = sequence.end; i-- > sequence.end - sequence.circle;) {
             drop(sequence.page(i));
@@ -120,8 +120,8 @@ std::int32_t KvCache::take() {
     return index;
 }
 
-// The page to give away of the chain that goes on behind `index`: without a page the ones behind it
-// cannot be found, so they go first.
+// The page to evict from the chain that continues after `index`: pages cannot be found without the
+// ones before them, so the last goes first.
 std::int32_t KvCache::last_kept_of_chain(std::int32_t index) const {
     for (;;) {
         const auto [begin, end] =
@@ -140,7 +140,7 @@ void KvCache::push(Sequence& sequence, std::int32_t index) {
     sequence.page(sequence.end++) = index;
 }
 
-// Gives back the pages from `end` on.
+// Frees the pages from `end` on.
 void KvCache::pop_to(Sequence& sequence, std::int64_t end) {
     while (sequence.end > end) drop(sequence.page(--sequence.end));
 }
@@ -241,8 +241,8 @@ void KvCache::truncate(SeqId id, std::int64_t length) {
     MR_CHECK(length >= sequence.base, "positions before the base are gone");
     sequence.length = std::min(sequence.length, length);
     if (sequence.circle == 0) pop_to(sequence, pages_for(sequence.length));
-    // What follows will be written into these pages: they hold something else then. The pages of a
-    // prefix lie before a circle, so they stay.
+    // Later positions will overwrite these pages, so they cannot be found any more. The pages of a
+    // prefix lie before a ring, so they stay.
     const std::int64_t end =
         sequence.circle > 0 ? std::max(sequence.prefix, pages_for(sequence.length)) : sequence.end;
     for (std::int64_t i = sequence.length / kPageTokens; i < end; ++i) {
@@ -284,12 +284,12 @@ KvCache::TablePart KvCache::table_part(SeqId id, std::int64_t end) const {
     const std::int64_t last = end < 0 ? sequence.end : pages_for(end);
     MR_CHECK(sequence.first() <= last && last <= sequence.end,
              "the sequence has room for the positions");
-    // A device that goes on by itself needs those that a circle will write next, too.
+    // A device that continues by itself also needs the pages that a ring will write next.
     const std::int64_t first =
         end < 0 ? std::min(sequence.first(), sequence.end - sequence.circle) : sequence.first();
     const std::span<const std::int32_t> table(sequence.table);
     const std::int64_t from = ops::table_entry(first, entries);
-    if (from + last - first > entries) return {0, table};  // it goes round the end of the table
+    if (from + last - first > entries) return {0, table};  // it wraps around the end of the table
     return {from,
             table.subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(last - first))};
 }

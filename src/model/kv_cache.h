@@ -1,4 +1,4 @@
-// The paged KV cache: one pool of pages, allocated once, and the book of every sequence: its
+// The paged KV cache: one pool of pages, allocated once, and the state of every sequence: its
 // committed length, its base (the first position whose page it still holds) and its pages.
 // Sequences with equal prefixes share pages.
 #pragma once
@@ -22,7 +22,7 @@ class KvCache {
     static constexpr std::int64_t pages_for(std::int64_t tokens) {
         return (tokens + kPageTokens - 1) / kPageTokens;
     }
-    // Pages of a pool of `tokens` positions: every sequence may leave its last page part empty.
+    // Pages of a pool of `tokens` positions: the last page of every sequence may be partly empty.
     static std::int64_t pool_pages(std::int64_t tokens, int sequences) {
         return pages_for(tokens) + sequences - 1;
     }
@@ -31,54 +31,56 @@ class KvCache {
     // two, and no fewer than the pages that one sequence can hold at once.
     static std::int64_t table_entries(std::int64_t pages, std::int64_t context);
 
-    // At most `sequences` at a time, each of at most `context` positions. The pages lie in memory
-    // of its own, or in the bytes() at `memory`, which may be a device's: it never looks into them.
+    // At most `sequences` at a time, each of at most `context` positions. The pages lie in the
+    // cache's own memory, or in the bytes() at `memory`, which may be a device's: the cache never
+    // reads them.
     KvCache(const ModelSpec& spec, std::int64_t pages, int sequences, std::int64_t context,
             DType dtype, std::byte* memory = nullptr);
 
     static std::uint64_t bytes(const ModelSpec& spec, std::int64_t pages, DType dtype);
 
     SeqId open();          // a new, empty sequence
-    void close(SeqId id);  // gives its pages back; published ones can be found until they are taken
-    // Before anything is given back. The pages of its sinks stay when others are given back.
+    void close(SeqId id);  // frees its pages; published ones can be found until they are reused
+    // Call before anything is released. Pages of its sinks stay when others are released.
     void set_stream(SeqId id, const Stream& stream);
     const Stream& stream(SeqId id) const { return at(id).stream; }
-    // The pages of sinks that lie before the base.
+    // Pages of sinks that lie before the base.
     std::span<const std::int32_t> front(SeqId id) const { return at(id).front; }
-    // Makes room for positions [base, length); where no page is left it takes none and says no.
+    // Reserves pages for positions [base, length); returns false and takes none if there are too
+    // few.
     bool try_reserve(SeqId id, std::int64_t length);
-    // Makes room for positions [base, prefix) as above, and for all that follow in `pages` pages of
-    // the sequence's own, once and for all: page i behind `prefix` is written again as page i +
-    // `pages`, when room is made for that one and release_before() has passed page i. So no shared
-    // or published page is ever written again: those lie before `prefix`.
+    // Reserves positions [base, prefix) as above, and all later ones in a ring of `pages` pages of
+    // the sequence's own: page i after `prefix` is overwritten as page i + `pages`, when room is
+    // made for that one and release_before() has passed page i. Shared and published pages lie
+    // before `prefix`, so they are never overwritten.
     bool try_reserve_circle(SeqId id, std::int64_t prefix, std::int64_t pages);
-    // ... and throws Error (device) instead of saying no.
+    // The same, but throws Error (device) instead of returning false.
     void reserve(SeqId id, std::int64_t length);
-    // Gives back the whole pages before `position`, which is committed at most: no query to come
-    // sees them. Those that are shared lose a holder, those that are published can be found until
-    // they are taken, those of a circle stay the sequence's own. Those of sinks stay, too.
+    // Releases whole pages before `position` (at most the committed length), which no later query
+    // sees. Shared pages lose a holder, published ones can be found until they are reused, those of
+    // a ring stay the sequence's own. Pages of sinks stay, too.
     void release_before(SeqId id, std::int64_t position);
-    // Forgets positions from `length` on, not before the base, and gives back the pages behind
-    // them (a circle and the pages before it stay). Pages that will be written again, that of
-    // `length` among them, must be the sequence's own; they are not found any more.
+    // Drops positions from `length` on, which must not lie before the base, and frees their pages
+    // (a ring and the pages before it stay). Pages that will be overwritten, including that of
+    // `length`, must be the sequence's own; they can no longer be found.
     void truncate(SeqId id, std::int64_t length);
 
     std::int64_t length(SeqId id) const;  // committed positions
     void advance(SeqId id, std::int64_t count);
     std::int64_t base(SeqId id) const;                    // a multiple of kPageTokens
-    std::int64_t held(SeqId id) const;                    // pages that it has, shared ones included
-    std::span<const std::int32_t> table(SeqId id) const;  // [table_entries()]
+    std::int64_t held(SeqId id) const;                    // a multiple of kPageTokens
+    std::span<const std::int32_t> table(SeqId id) const;  // pages it holds, shared ones included
     std::int32_t page_at(SeqId id, std::int64_t position) const;
-    // The part of the table that has the pages of positions [base, end), to send it elsewhere:
-    // entries [first, first + pages.size()). `end` -1: all for which there is room, and those that
-    // a circle will write next.
+    // The part of the table for the pages of positions [base, end), to copy it elsewhere: entries
+    // [first, first + pages.size()). `end` -1: all reserved pages, and those that a ring will write
+    // next.
     struct TablePart {
         std::int64_t first;
         std::span<const std::int32_t> pages;
     };
     TablePart table_part(SeqId id, std::int64_t end = -1) const;
-    // Pages below `end` have their entries. From there on page i takes the entry of page i - pages;
-    // 0 pages: there is no circle.
+    // The ring of a sequence. Pages below `end` have their entries. From there on page i takes the
+    // entry of page i - pages; pages 0: there is no ring.
     struct Circle {
         std::int64_t end, pages;
     };
@@ -86,34 +88,35 @@ class KvCache {
     ops::PagedKv layer(int index) const;
     DType dtype() const { return dtype_; }
     std::int64_t page_count() const { return static_cast<std::int64_t>(pages_.size()); }
-    // Positions that could still be reserved: of free pages, and of pages that are only kept to be
+    // Positions that can still be reserved: in free pages, and in pages that are only kept to be
     // found again.
     std::int64_t free_tokens() const;
-    // A page that belongs to no sequence, for good.
+    // Takes a page that belongs to no sequence, permanently.
     std::int32_t take_page();
 
-    // The positions [0, length) of the sequence were computed from `tokens` in this form: its whole
-    // pages can be found from now on, whether or not the sequence goes on; not those of a circle.
-    // `with_part`: the sequence is written no more, and its last page, too, where that is not
-    // whole, and those of a circle. Pages before the base are published already or never.
-    // `salt`: only adopt() with the same one finds them. Salts are few: each stays in the books.
+    // Publishes the sequence's whole pages: positions [0, length) were computed from `tokens` in
+    // this form, and adopt() can find them from now on, whether or not the sequence continues.
+    // Pages of a ring are left out. `with_part`: the sequence is no longer written, so a partial
+    // last page and the pages of a ring are published, too. Pages before the base are published
+    // already or never. `salt`: only adopt() with the same salt finds them. Use few salts: each
+    // stays in memory.
     void publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part = false,
                  std::uint64_t salt = 0);
-    // Gives an empty sequence the pages that hold the longest known prefix of `tokens` in this
-    // form, a multiple of `cut` and at most `most` positions long, and returns its length. Where
-    // the prefix ends inside of a page, `copy` says which page is to be copied to which.
+    // Gives an empty sequence the pages of the longest known prefix of `tokens` in this form, a
+    // multiple of `cut` and at most `most` positions long, and returns its length. If the prefix
+    // ends inside a page, `copy` says which page to copy to which.
     struct PageCopy {
         std::int32_t to = -1, from = -1;
     };
     std::int64_t adopt(SeqId id, std::span<const std::int32_t> tokens, Form form, std::int64_t cut,
                        std::int64_t most, std::optional<PageCopy>& copy, std::uint64_t salt = 0);
-    // Makes the empty sequence `to` share the pages that hold the first `length` positions of
-    // `from`, as they are or will be; `from` has given back none of them, and none lies in its
-    // circle. A last page that is not whole is not shared but taken anew:
-    // `copy` says so, and is due when it is written. Commits nothing. False: no page was left.
+    // Makes the empty sequence `to` share the pages of the first `length` positions of `from`,
+    // filled or not; `from` must hold all of them, and none may lie in its ring. A partial last
+    // page is not shared: `to` gets a new one, and `copy` says what to copy once it is written.
+    // Commits nothing. False: no page was left.
     bool fork(SeqId to, SeqId from, std::int64_t length, std::optional<PageCopy>& copy);
 
-    // What is published is not found any more: the weights have changed.
+    // Drops all published pages, because the weights have changed.
     void forget_all();
 
     // For tests: every page is free, kept, or held by as many sequences as its count says.
@@ -126,8 +129,8 @@ class KvCache {
         bool open = false;
         std::int64_t length = 0, base = 0;
         std::int64_t end = 0;             // pages [base / kPageTokens, end) have entries
-        std::int64_t circle = 0;          // pages that go round
-        std::int64_t prefix = 0;          // pages before those
+        std::int64_t circle = 0;          // pages of the ring
+        std::int64_t prefix = 0;          // pages before the ring
         std::vector<std::int32_t> table;  // [table_entries()]
         Stream stream;
         std::vector<std::int32_t> front;  // pages of sinks before the base
@@ -137,7 +140,7 @@ class KvCache {
             return table[ops::table_entry(static_cast<std::size_t>(i), table.size())];
         }
         std::int32_t page(std::int64_t i) const { return const_cast<Sequence*>(this)->page(i); }
-        // Calls use(page number) for all that it holds, from the front.
+        // Calls use(page number) for all pages it holds, from the front.
         template <typename Use>
         void each(Use&& use) const {
             for (const std::int32_t index : front) use(index);
@@ -146,14 +149,14 @@ class KvCache {
         }
     };
     struct Page {
-        std::int32_t holders = 0;  // sequences that have it
-        // Of a published page: what it holds, and after which page. Serial numbers are never used
-        // twice, so a page's place in a chain is exact and no hash has to be trusted.
-        std::uint64_t serial = 0, parent = 0;  // 0: not published; a root of a first page's salt
+        std::int32_t holders = 0;  // sequences that hold it
+        // For a published page: its tokens, and the page before it. Serial numbers are never
+        // reused, so a page's place in a chain is exact and does not rely on a hash.
+        std::uint64_t serial = 0, parent = 0;  // 0: not published; of a first page, its salt's root
         Form form = Form::prompt;
-        std::int32_t count = 0;  // of tokens that it holds
+        std::int32_t count = 0;  // number of its tokens
         std::int32_t tokens[kPageTokens] = {};
-        // Published pages that no sequence holds, the longest unused first.
+        // Published pages that no sequence holds, least recently used first.
         std::int32_t kept_before = kNone, kept_after = kNone;
     };
     Sequence& at(SeqId id);

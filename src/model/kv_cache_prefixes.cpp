@@ -1,5 +1,5 @@
-// Equal prefixes in the paged KV cache: pages that are published, found, shared and forgotten; and
-// the check of the books.
+// Equal prefixes in the paged KV cache: publishing, finding, sharing and forgetting pages; and the
+// consistency check.
 #include <algorithm>
 
 #include "core/error.h"
@@ -21,7 +21,7 @@ void erase_one(Map& map, std::uint64_t key, std::int32_t value) {
 
 }  // namespace
 
-// The page is not found any more.
+// The page can no longer be found.
 void KvCache::forget(std::int32_t index) {
     Page& p = page(index);
     if (p.count == kPageTokens) erase_one(known_, key_of(p.parent, p.form, p.tokens), index);
@@ -51,7 +51,7 @@ std::int32_t KvCache::find(std::uint64_t parent, Form form, const std::int32_t* 
 void KvCache::make_known(std::int32_t index, std::uint64_t parent, Form form,
                          std::span<const std::int32_t> tokens) {
     Page& p = page(index);
-    // A page that is known already was adopted behind a page that was forgotten since.
+    // A page that is published already was adopted behind a page that was forgotten since.
     if (p.serial) forget(index);
     p.serial = next_serial_++;
     p.parent = parent;
@@ -69,13 +69,13 @@ void KvCache::publish(SeqId id, std::span<const std::int32_t> tokens, Form form,
     const auto [root, is_new] = roots_.try_emplace(salt, next_serial_);
     next_serial_ += is_new;
     std::uint64_t parent = root->second;
-    // A page of a circle will hold something else, unless the sequence is written no more.
+    // A page of a ring will be overwritten, unless the sequence is no longer written.
     const std::int64_t end = sequence.circle > 0 && !with_part ? sequence.prefix : sequence.end;
     std::int64_t i = 0;
     for (; tokens.size() >= kPageTokens; ++i, tokens = tokens.subspan(kPageTokens)) {
         std::int32_t known = find(parent, form, tokens.data());
         if (known == kNone) {
-            // Without the pages in front nothing behind them can be found.
+            // Without the pages before them, later pages cannot be found.
             if (i < sequence.first() || i >= end) return;
             known = sequence.page(i);
             make_known(known, parent, form, tokens.first(kPageTokens));
@@ -94,7 +94,7 @@ std::int64_t KvCache::adopt(SeqId id, std::span<const std::int32_t> tokens, Form
     MR_CHECK(sequence.end == 0 && sequence.length == 0, "an empty sequence adopts a prefix");
     copy.reset();
     const auto root = roots_.find(salt);
-    if (root == roots_.end()) return 0;  // nothing was published with it
+    if (root == roots_.end()) return 0;  // nothing was published with this salt
     most = std::min(most, static_cast<std::int64_t>(tokens.size()));
     std::vector<std::int32_t> chain;
     std::uint64_t parent = root->second;
@@ -106,7 +106,7 @@ std::int64_t KvCache::adopt(SeqId id, std::span<const std::int32_t> tokens, Form
         parent = page(known).serial;
         length += kPageTokens;
     }
-    // A page that begins as the text goes on, where a prefix may end inside of a page.
+    // A page that begins with the next tokens, where a prefix may end inside a page.
     std::int32_t part = kNone;
     std::int64_t part_tokens = 0;
     const auto children = children_.equal_range(parent);
@@ -134,7 +134,7 @@ std::int64_t KvCache::adopt(SeqId id, std::span<const std::int32_t> tokens, Form
         push(sequence, index);
     }
     if (broken) {
-        // Held while another page is taken: it must not be the one that is given away for it.
+        // Hold it while another page is taken, so that it is not evicted for that one.
         hold(source);
         if (available(1)) {
             copy = PageCopy{take(), source};

@@ -18,14 +18,15 @@ namespace mr::model {
 struct Model {
     ModelSpec spec;
     Weights weights;
-    std::shared_ptr<const text::Tokenizer> tokenizer;  // none where the source has none
+    std::shared_ptr<const text::Tokenizer> tokenizer;  // none if the source has none
     std::string source;                                // the path, or "random:..."
     std::string format;  // "GGUF v3", "safetensors", "llama2.c v0", "random"
-    // What a user should know about how the source was read: a contradiction in it, and which side
-    // was taken.
+    // Notes for the user on how the source was read: a contradiction in it, and how it was
+    // resolved.
     std::vector<std::string> notes{};
     Generation generation{};
-    // Set: matrices have type and shape but no memory; a device makes them of this seed (random.h).
+    // If set: matrices have type and shape but no memory; a device makes them from this seed
+    // (random.h).
     std::optional<std::uint64_t> deferred;
 };
 
@@ -33,11 +34,11 @@ struct LoadOptions {
     std::string tokenizer{};  // a path; empty: the one in or beside the model
     Progress progress{};
     // Called before any weight is read or made, with a model that has its spec, its tokenizer, the
-    // bytes that its weights will take, and tensors of type and shape without memory: what
-    // plan_engine() and device_weight_bytes() need. May throw.
+    // bytes that its weights will take, and tensors with type and shape but no memory: enough for
+    // plan_engine() and device_weight_bytes(). May throw.
     std::function<void(const Model&)> planned{};
     bool defer_random = false;  // leave the matrices of random: to the device
-    // Keys of config.json or of a GGUF file that may be there although the engine does not know
+    // Keys of config.json or of a GGUF file that are accepted although the engine does not know
     // them (model/io/known_keys.h).
     std::vector<std::string> ignore_keys{};
 };

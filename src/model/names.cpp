@@ -11,9 +11,9 @@ namespace {
 
 struct Row {
     Role role;
-    // By dialect, in the order of the enum; null where it has none. "@" stands for the dialect's
-    // prefix, which files saved from a bare model leave out; "{}" for the layer; "|" separates
-    // names that files have used, the one to write first.
+    // Names by dialect, in the order of the enum; null if it has none. "@" stands for the dialect's
+    // prefix, which files saved from a bare model omit; "{}" for the layer; "|" separates
+    // alternative names, the one to write first.
     std::array<const char*, 6> names;
 };
 
@@ -285,7 +285,7 @@ DialectLayout dialect_layout(Dialect dialect, const std::string& family) {
         case Dialect::hf_neox:
             return {.qkv = Qkv::by_head};
         case Dialect::gguf: {
-            // llama.cpp turns neighbours in these architectures, halves in all others.
+            // llama.cpp rotates neighbours in these architectures, halves in all others.
             const bool neighbours = family == "llama" || family == "mistral" || family == "llada";
             return {.qkv = family == "gpt2" || family == "gpt-neox" ? Qkv::stacked : Qkv::separate,
                     .rope = neighbours ? ops::RopeStyle::interleaved : ops::RopeStyle::half};

@@ -1,4 +1,4 @@
-// The one table of tensor names: which name each dialect gives to each role.
+// The only table of tensor names: the name of each role in each dialect.
 #pragma once
 
 #include <cstdint>
@@ -36,20 +36,20 @@ enum class Role : std::uint8_t {
     final_norm,
     final_norm_bias,
     head,
-    // Only in files: q, k and v in one, and the divisors of the rotary frequencies.
+    // Only in files: q, k and v fused, and the divisors of the rotary frequencies.
     qkv,
     qkv_bias,
     rope_freqs,
     kCount,
 };
 
-// How a file writes a model. The Hugging Face dialects are those of the families.
+// The layout of a model file. The Hugging Face dialects are those of the families.
 enum class Dialect : std::uint8_t { hf_llama, hf_gpt2, hf_neox, hf_llada, gguf, llama2c };
 
 // The Hugging Face dialect of a family of ModelSpec.
 Dialect huggingface_dialect(const std::string& family);
 
-// A role in a layer; layer is -1 for those of the whole model.
+// A role in a layer; layer is -1 for roles of the whole model.
 struct RoleAt {
     Role role;
     int layer = -1;
@@ -59,8 +59,8 @@ bool is_per_layer(Role role);
 bool is_matrix(Role role);  // else a norm or a bias
 bool is_norm_weight(Role role);
 
-// The tensors that a model of this spec has, in the order of the forward pass. A tied head is
-// left out.
+// The tensors of a model with this spec, in the order of the forward pass. A tied head is left
+// out.
 std::vector<RoleAt> roles_of(const ModelSpec& spec);
 // Its shape in memory: matrices [out, in].
 Shape role_shape(const ModelSpec& spec, Role role);
@@ -68,7 +68,7 @@ Shape role_shape(const ModelSpec& spec, Role role);
 Tensor& role_slot(Weights& weights, RoleAt at);
 const Tensor& role_slot(const Weights& weights, RoleAt at);
 
-// The names a file may use, the one to write first. Empty where the dialect has no such tensor.
+// The names a file may use, the one to write first. Empty if the dialect has no such tensor.
 std::vector<std::string> tensor_names(Dialect dialect, RoleAt at);
 
 // How the tensors of a dialect differ from those in memory.
@@ -79,11 +79,11 @@ struct DialectLayout {
         stacked,  // all rows of q, then k, then v
         by_head,  // q, k and v of head 0, then of head 1, ...
     } qkv = Qkv::separate;
-    ops::RopeStyle rope = ops::RopeStyle::half;  // the order of the rows of q and k
+    ops::RopeStyle rope = ops::RopeStyle::half;  // row order of q and k
 };
 DialectLayout dialect_layout(Dialect dialect, const std::string& family);
 
-// Whether a tensor that no role claims may be passed over: buffers that old files carry.
+// Whether a tensor without a role may be ignored: buffers in old files.
 bool is_known_buffer(const std::string& name);
 
 }  // namespace mr::model

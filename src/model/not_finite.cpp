@@ -5,7 +5,7 @@
 namespace mr::model {
 namespace {
 
-// Whether numbers pass through f16 somewhere, which ends at 65504.
+// Whether numbers pass through f16 anywhere; its maximum is 65504.
 bool uses_f16(const Model& model, const EngineOptions& options) {
     const Weights& w = model.weights;
     return options.kv_type == DType::f16 || w.embedding.dtype == DType::f16 ||

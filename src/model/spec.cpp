@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-// Bounds that no real model comes near, small enough that no product of two of them overflows.
+// Bounds far above any real model, small enough that no product of two of them overflows.
 constexpr int kMaxVocab = 1 << 24;
 constexpr int kMaxWidth = 1 << 22;
 constexpr int kMaxHeads = 1 << 14;
@@ -38,7 +38,7 @@ void check_positive(const std::string& file, std::string field, double value) {
     reject(file, std::move(field), fmt::format("{}", value), "must be a positive number");
 }
 
-// `where`: "" of all layers, or "layer 3: ".
+// `where`: "" for all layers, or "layer 3: ".
 void validate_rope(const RopeSpec& rope, int head_dim, const std::string& file,
                    const std::string& where) {
     using Scaling = RopeSpec::Scaling;
@@ -91,8 +91,8 @@ void validate_rope(const RopeSpec& rope, int head_dim, const std::string& file,
 
 void validate_layer(const LayerSpec& layer, const ModelSpec& model, const std::string& file,
                     const std::string& where) {
-    // Every member by its name: one that is added is checked before this compiles again. Any norm,
-    // qk_norm and activation is one.
+    // A structured binding of every member: a new member must be checked before this compiles. Any
+    // norm, qk_norm and activation is valid.
     const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
     if (!std::isfinite(norm_eps) || norm_eps < 0 || norm_eps >= 1) {
         reject(file, where + "norm epsilon", fmt::format("{}", norm_eps), "must be in [0, 1)");
@@ -105,8 +105,8 @@ void validate_layer(const LayerSpec& layer, const ModelSpec& model, const std::s
         reject(file, where + "attention block", fmt::format("{}", mask.block),
                "must be at least 1");
     }
-    // No file format names them: a program that wants a model to run on for ever with a window sets
-    // them, since without its first tokens a model that was not trained so loses the thread.
+    // No file format has sinks: programs set them to run a model without end with a window. A model
+    // that was not trained for that degrades once its first tokens are gone.
     if (mask.sinks < 0) {
         reject(file, where + "attention sinks", fmt::format("{}", mask.sinks),
                "must not be negative");
@@ -167,10 +167,10 @@ void validate_diffusion(const ModelSpec& spec, const std::string& file) {
     }
 }
 
-// YaRN's magnitude as its paper suggests it.
+// YaRN's magnitude, as its paper suggests.
 double yarn_magnitude(double factor) { return factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1.0; }
 
-// At which pair (a fractional index) a rotation turns `turns` times over the original context.
+// The pair (a fractional index) whose rotation makes `turns` turns over the original context.
 double yarn_pair_of_turns(const RopeSpec& rope, double turns) {
     return rope.rotary * std::log(rope.original_context / (turns * 2 * kPi)) /
            (2 * std::log(rope.theta));
@@ -190,7 +190,8 @@ void scale_yarn(const RopeSpec& rope, RopeFrequencies& out) {
 
 void scale_llama3(const RopeSpec& rope, RopeFrequencies& out) {
     for (double& freq : out.inv_freq) {
-        // Turns over the original context: many are kept, few are slowed, between is blended.
+        // Turns over the original context: high frequencies are kept, low ones slowed, those
+        // between blended.
         const double turns = rope.original_context * freq / (2 * kPi);
         const double blend = std::clamp(
             (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0,

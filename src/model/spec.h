@@ -1,5 +1,5 @@
-// What a decoder is, as one value. Llama, Mistral, Qwen2/3, GPT-2 and GPT-NeoX differ in nothing
-// else: there is one forward pass for each kind of device (engine.h), and it reads this.
+// A decoder's architecture as one value. Llama, Mistral, Qwen2/3, GPT-2 and GPT-NeoX differ only in
+// this: there is one forward pass for each kind of device (engine.h), and it reads the spec.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ enum class Residual {
 struct RopeSpec {
     enum class Scaling { none, linear, llama3, yarn };
 
-    int rotary = 0;  // elements of a head that turn; 0: no rotary positions
+    int rotary = 0;  // rotated elements of a head; 0: no rotary positions
     ops::RopeStyle style = ops::RopeStyle::half;
     double theta = 10000.0;
     Scaling scaling = Scaling::none;
@@ -33,21 +33,21 @@ struct RopeSpec {
     double low_freq_factor = 1, high_freq_factor = 4;  // llama3
     double beta_fast = 32, beta_slow = 1;              // yarn
     double attention_factor = 0;                       // yarn; 0: 0.1 ln(factor) + 1
-    std::vector<float> freq_factors;                   // a file may give divisors, one a frequency
+    std::vector<float> freq_factors;                   // divisors from a file, one per frequency
 
     bool operator==(const RopeSpec&) const = default;
 };
 
 // What a layer computes with its weights. Every path that computes layers names all members in its
-// `takes` function (TakesLayer below): one that is added here stops them from compiling until each
-// has said what it does with it.
+// `takes` function (TakesLayer below): a new member stops them from compiling until each handles
+// it.
 struct LayerSpec {
     ops::AttentionMask mask;
     RopeSpec rope;
     float scale = 0;    // of the scores; 0: ops::default_scale(head_dim)
-    float softcap = 0;  // scores become softcap * tanh(score / softcap); 0: they stay as they are
+    float softcap = 0;  // scores become softcap * tanh(score / softcap); 0: none
     NormKind norm = NormKind::rms;
-    float norm_eps = 1e-5f;  // of all norms of the layer
+    float norm_eps = 1e-5f;  // for all norms of the layer
     bool qk_norm = false;    // rmsnorm of every query and key head, before the rotation
     ops::Activation activation = ops::Activation::silu;
     bool gated = true;  // down(act(gate(x)) * up(x)), else down(act(up(x)))
@@ -55,28 +55,28 @@ struct LayerSpec {
     bool operator==(const LayerSpec&) const = default;
 };
 
-// A model that fills in unknown tokens, many in a pass (decode/diffusion.h). What its tokens see is
-// in the masks of the layers: block_causal, or full.
+// A diffusion model, which fills in unknown tokens, many in a pass (decode/diffusion.h). The masks
+// of the layers say what its tokens see: block_causal, or full.
 struct DiffusionSpec {
-    std::int32_t mask = -1;  // the token that stands for an unknown one
-    // Positions that are filled in together, counted from position 0, as the layers' masks have
-    // them; 0: attention is full, and a block is what a user asks for.
+    std::int32_t mask = -1;  // the token in unknown places
+    // Positions that are filled in together, counted from position 0, as in the layers' masks; 0:
+    // attention is full, and the user chooses the block.
     std::int32_t block = 0;
-    // Parts of a block that are filled in one after another (Fast-dLLM v2); 0: it is filled in as a
-    // whole.
+    // Parts of a block that are filled in one after another (Fast-dLLM v2); 0: the block is one
+    // part.
     std::int32_t sub_block = 0;
     bool shifted = false;  // logits at position p are of the token at p + 1; else of that at p
 
     bool operator==(const DiffusionSpec&) const = default;
 };
 
-inline constexpr int kMaxLayers = 1 << 12;  // that no real model comes near
+inline constexpr int kMaxLayers = 1 << 12;  // far above any real model
 
-// What it has of LayerSpec is what all layers have in common, and the norm before the LM head. Code
-// that computes a layer asks layer(i).
+// The LayerSpec base holds what all layers have in common, and the norm before the LM head. Code
+// that computes a layer uses layer(i).
 struct ModelSpec : LayerSpec {
-    // "llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox"; of models that fill in tokens:
-    // "sdar", "fast-dllm", "llada", "dream"
+    // "llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox"; diffusion models: "sdar",
+    // "fast-dllm", "llada", "dream"
     std::string family;
     std::string name;  // as the file says; may be empty
     int vocab = 0;
@@ -94,15 +94,15 @@ struct ModelSpec : LayerSpec {
     bool mlp_bias = false;
     bool learned_positions = false;          // a table added to the embedding (GPT-2)
     bool tied_embeddings = false;            // the LM head is the embedding table
-    std::optional<DiffusionSpec> diffusion;  // none: tokens come one after another
-    // The layers one by one, [layers], where they differ; empty: all are the common one.
+    std::optional<DiffusionSpec> diffusion;  // none: autoregressive
+    // The layers one by one, [layers], if they differ; empty: all are the common one.
     std::vector<LayerSpec> own;
 
-    // The whole truth about layer i; its scale is never 0. A copy: who computes keeps all of them
-    // (layer_specs), since a step allocates nothing.
+    // Everything about layer i; its scale is never 0. Returns a copy: compute paths keep all of
+    // them (layer_specs()), since a step allocates nothing.
     LayerSpec layer(int i) const;
     std::vector<LayerSpec> layer_specs() const;  // [layers]
-    LayerSpec common() const;                    // as layer(), of a layer that has nothing own
+    LayerSpec common() const;                    // as layer(), for a layer without its own spec
 
     // Positions that a query sees at most in any layer, its own included; 0: all before it.
     std::int64_t widest_window() const;
@@ -110,37 +110,37 @@ struct ModelSpec : LayerSpec {
     int q_dim() const { return heads * head_dim; }
     int kv_dim() const { return kv_heads * head_dim; }
     std::uint64_t parameters() const;
-    // Throws Error naming `file` and the field where the numbers contradict each other or are
-    // outside of what the engine takes (all positive, heads % kv_heads == 0, rotary even, ...).
+    // Throws Error naming `file` and the field if the numbers contradict each other or exceed what
+    // the engine supports (all positive, heads % kv_heads == 0, rotary even, ...).
     void validate(const std::string& file) const;
 };
 
-// Sets spec.diffusion, and the masks that belong to it in all layers.
+// Sets spec.diffusion, and the matching masks in all layers.
 void set_diffusion(ModelSpec& spec, const DiffusionSpec& diffusion);
 
-// The rotation speed of each pair, and the magnitude that cos and sin are multiplied with, after
-// scaling. Empty where there are no rotary positions.
+// The angular frequency of each pair, and the factor for cos and sin, after scaling. Empty if there
+// are no rotary positions.
 struct RopeFrequencies {
     std::vector<double> inv_freq;  // [rotary / 2]
     double magnitude = 1.0;
 };
 RopeFrequencies rope_frequencies(const RopeSpec& rope);
 
-// The rotations of a model's layers, each once: one table of positions serves all that share it.
+// The distinct rotations of a model's layers: layers that share one share its table of positions.
 struct LayerRopes {
     std::vector<RopeSpec> ropes;
     std::vector<int> of_layer;  // [layers], into `ropes`; -1: no rotary positions
 };
 LayerRopes layer_ropes(const ModelSpec& spec);
 
-// What of `layer` a path lacks, in words ("a softcap of scores"), or nothing where it takes it.
-// `common`: what the model's layers have in common, for paths in which some of it is shared.
+// What a path lacks for `layer`, in words ("a softcap of scores"), or empty if it supports it.
+// `common`: what the model's layers have in common, for paths that share some of it.
 using TakesLayer = std::string (*)(const LayerSpec& layer, const LayerSpec& common);
 struct LayerLack {
     int layer;
     std::string what;
 };
-// Of the first layer that is not taken.
+// The lack of the first layer that is not supported.
 std::optional<LayerLack> lack_of(const ModelSpec& spec, TakesLayer takes);
 // Throws Error (input) naming `file`, the layer and what `path` ("the GPU engine") lacks.
 void require_layers(const ModelSpec& spec, TakesLayer takes, const std::string& file,

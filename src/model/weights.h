@@ -1,4 +1,4 @@
-// The tensors of a model by role. Views: they point into a mapped file or into `owned` memory.
+// The tensors of a model by role. They are views into a mapped file or into `owned` memory.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace mr::model {
 
-// Matrices are [out, in] in f32, f16, bf16, q8_0 or q4_0; norms and biases are f32, always.
-// A tensor the spec does not ask for is none.
+// Matrices are [out, in] in f32, f16, bf16, q8_0 or q4_0; norms and biases are always f32. A tensor
+// that the spec does not ask for is none.
 struct LayerWeights {
     Tensor attn_norm, attn_norm_bias;  // [dim]
     Tensor q, k, v;                    // [q_dim, dim], [kv_dim, dim], [kv_dim, dim]
@@ -34,10 +34,10 @@ struct Weights {
     Tensor final_norm, final_norm_bias;  // [dim]
     Tensor head, head_bias;              // [vocab, dim]; the embedding where tied
 
-    std::uint64_t mapped_bytes = 0;              // used straight from the file
+    std::uint64_t mapped_bytes = 0;              // read in place from the file
     std::uint64_t owned_bytes = 0;               // copied or expanded at load
     std::vector<std::shared_ptr<void>> keep;     // maps that views point into
-    std::span<const MappedFile> files;           // ... as files, to read instead of to map
+    std::span<const MappedFile> files;           // ... as files, for reading without the map
     std::vector<std::shared_ptr<Arena>> arenas;  // ... and memory of our own
 
     // Bytes of weights that one decoded token reads: all matrices once, one embedding row.

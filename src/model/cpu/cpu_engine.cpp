@@ -36,18 +36,18 @@ struct Activations {
     Tensor h;         // [tokens, dim]     normed input of attention
     Tensor h2;        // [tokens, dim]     normed input of the MLP, where parallel
     Tensor q, k, v;   // [tokens, q_dim], [tokens, kv_dim] twice
-    Tensor q_sinks;   // [tokens, q_dim]   what asks sinks, where sequences may stream
+    Tensor q_sinks;   // [tokens, q_dim] queries for sinks, where sequences may stream
     Tensor attn;      // [tokens, q_dim]
     Tensor gate, up;  // [tokens, hidden]
     Tensor last;      // [rows, dim]       what the LM head reads
     Tensor logits;    // [rows, vocab]
-    // [tokens, rotary] of every rotation (LayerRopes); of the whole buffers alone, not of views.
+    // [tokens, rotary] for every rotation (LayerRopes); only in full_, not in views.
     std::vector<Tensor> cos_sin;
-    std::vector<Tensor> sink_cos_sin;  // the same of every SinkView
+    std::vector<Tensor> sink_cos_sin;  // the same for every SinkView
 };
 
-// Every activation buffer by name and shape: the plan adds them up, the engine takes them. A pass
-// has max_batch given tokens and a fed one of every sequence at most.
+// Every activation buffer by name and shape: the plan adds them up, the engine allocates them. A
+// pass has at most max_batch given tokens and one fed token per sequence.
 template <typename Take>
 void for_each_activation(const ModelSpec& spec, const EngineOptions& options, Activations& a,
                          Take&& take) {
@@ -127,26 +127,26 @@ class CpuEngine final : public Engine {
     void norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias) const;
     // Cosines and sines of the pass's tokens, [tokens, rotary/2, 2]; `rope`: which of ropes_.ropes.
     Tensor cos_sin(std::size_t rope, std::int64_t tokens) const;
-    // The same for asking sinks; `view`: which of sinks_.views.
+    // The same for queries of sinks; `view`: index into sinks_.views.
     Tensor sink_cos_sin(std::size_t view, std::int64_t tokens) const;
     void make_sink_tables(const Pass& pass);
     Activations views(std::int64_t tokens, std::int64_t rows) const;
-    // With check_nan: throws Error where `x`, what a stage of the pass gave, has a value that is
-    // not finite.
+    // With check_nan: throws Error if `x`, the result of a stage, has a value that is not
+    // finite.
     void check(int stage, Tensor x, const Pass& pass) const;
 
     const std::vector<LayerSpec> layers_;
     const LayerRopes ropes_;
-    std::vector<RopeFrequencies> frequencies_;  // of ropes_.ropes
+    std::vector<RopeFrequencies> frequencies_;  // one for each of ropes_.ropes
     const SinkViews sinks_;
-    bool asks_sinks_ = false;  // some token of the pass that runs sees sinks before its window
+    bool asks_sinks_ = false;  // some token of the current pass sees sinks before its window
     std::vector<std::int32_t> sink_positions_;
     Arena arena_;
     Activations full_;                     // sized for all tokens of a pass and max_logits rows
-    const Pass* pass_ = nullptr;           // that runs
-    std::span<const ops::BatchSeq> seqs_;  // of the pass that runs
+    const Pass* pass_ = nullptr;           // the current one
+    std::span<const ops::BatchSeq> seqs_;  // of the current pass
     std::vector<std::int32_t> ids_, positions_;
-    // An item has rows [first, first + count) of the logits (logit_token()).
+    // Rows [first, first + count) of the logits belong to one item (logit_token()).
     struct LogitRows {
         std::size_t item;
         std::int64_t first, count;
@@ -299,7 +299,7 @@ void CpuEngine::attention_block(const LayerWeights& w, int layer, const Activati
     }
     const ops::PagedKv kv = cache_->layer(layer);
     ops::kv_write(ctx_, kv, k, heads(a.v, spec.kv_heads), seqs_);
-    // Neighbours with the same mask go together.
+    // Items next to each other with the same mask are computed together.
     const auto mask_of = [&](std::size_t i) {
         return streamed(pass_->items[i]->mask.value_or(of.mask),
                         cache_->stream(pass_->items[i]->seq));
@@ -368,7 +368,7 @@ Tensor CpuEngine::run(const Pass& pass) {
             positions_.push_back(pass.seqs[i].position + j);
         }
     }
-    // Rows that are read come first, then those that are only drawn from.
+    // Rows that the caller reads come first, then those only drawn from.
     logit_runs_.clear();
     for (const bool read : {true, false}) {
         for (std::size_t i = 0; i < pass.items.size(); ++i) {
@@ -414,7 +414,7 @@ Tensor CpuEngine::run(const Pass& pass) {
 
     ledger_.at(-1);
     if (rows == 0) return a.logits;
-    // Only the rows that were asked for go through the LM head.
+    // Only the rows asked for go through the LM head.
     for (const LogitRows& rows_of : logit_runs_) {
         const ops::BatchSeq& seq = pass.seqs[rows_of.item];
         for (std::int64_t r = 0; r < rows_of.count; ++r) {
@@ -432,7 +432,7 @@ Tensor CpuEngine::run(const Pass& pass) {
                         draw_position(pass, rows_of.item));
         }
     }
-    // Given items come first: of a mixed pass, theirs are what is read.
+    // Given items come first: in a mixed pass, only their logits are read.
     std::int64_t read = 0;
     for (const LogitRows& rows_of : logit_runs_) {
         const bool given = rows_of.item < pass.given;
@@ -445,9 +445,9 @@ Tensor CpuEngine::run(const Pass& pass) {
 }  // namespace
 
 std::string cpu_takes(const LayerSpec& layer, const LayerSpec&) {
-    // Every member by its name: one that is added has to be handled before this compiles again.
-    // Masks and scales go to ops::attention layer by layer, rotations have a table each, and norms
-    // and MLPs are those of the layer.
+    // A structured binding of every member: a new member must be handled before this compiles.
+    // Masks and scales go to ops::attention layer by layer, each rotation has its table, and norms
+    // and MLPs are the layer's.
     const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
     if (softcap != 0) return "a softcap of scores";
     return {};

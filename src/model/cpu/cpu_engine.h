@@ -8,15 +8,15 @@
 
 namespace mr::model {
 
-// What of a layer the CPU's pass lacks (TakesLayer).
+// Why the CPU pass does not take a layer; empty if it does (TakesLayer).
 std::string cpu_takes(const LayerSpec& layer, const LayerSpec& common);
 
-// Both take options with their defaults filled in.
+// Both expect options with defaults filled in.
 MemoryPlan cpu_plan(const Model& model, const EngineOptions& options);
 std::unique_ptr<Engine> make_cpu_engine(std::shared_ptr<const Model> model,
                                         const EngineOptions& options);
-// What the LM head read in the last pass of such an engine, f32 [rows, dim], in the order of the
-// logits: the first `rows` of them. Valid until the next pass.
+// Input of the LM head in the last pass of this engine, f32 [rows, dim], in the order of the
+// logits: the first `rows` of it. Valid until the next pass.
 Tensor cpu_head_input(const Engine& engine, std::int64_t rows);
 
 }  // namespace mr::model

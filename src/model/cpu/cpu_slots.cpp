@@ -41,7 +41,7 @@ void CpuSlots::draw(const Context& ctx, Slot index, Tensor logits, std::int64_t 
         const Tensor raw = logits;
         if (slot.params.adjusts()) {
             const float* const row = raw.f32(0);
-            adjusted_.assign(row, row + raw.shape.count());  // others may draw from it, too
+            adjusted_.assign(row, row + raw.shape.count());  // other slots may use the row
             const auto mask =
                 slot.params.filter ? slot.params.filter->mask() : std::span<const std::uint32_t>();
             ops::adjust_logits(adjusted_, slot.params.adjust, slot.counts, mask);
@@ -58,12 +58,13 @@ void CpuSlots::draw(const Context& ctx, Slot index, Tensor logits, std::int64_t 
             const std::span row(raw.f32(0), static_cast<std::size_t>(raw.shape.count()));
             drawn.logprobs = ops::logprobs_of(row, drawn.sampled.id, slot.params.logprobs);
         }
-        // As many as count are kept, and no more than twice as many for a text without an end.
+        // At least the tokens that count are kept, and at most about twice as many, however long
+        // the text.
         if (recent.size() >= 2 * most + 64) {
             recent.erase(recent.begin(), recent.end() - static_cast<std::ptrdiff_t>(window));
         }
         recent.push_back(drawn.sampled.id);
-    } catch (const Error&) {  // is this slot's alone, and known to those who wait for the draw
+    } catch (const Error&) {  // ends this slot alone; wait() throws it
         drawn.error = std::current_exception();
     }
 }

@@ -14,8 +14,8 @@
 namespace mr::model {
 namespace {
 
-// Lets the system have the pages back that lie wholly inside. Of a mapped file nothing is lost; of
-// memory of our own the content is; it is not read again.
+// Returns the pages that lie wholly inside to the system. A mapped file loses nothing; memory of
+// our own loses its content, which is not read again.
 void release(const Tensor& tensor) {
     const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<std::uintptr_t>(tensor.data);
@@ -58,7 +58,7 @@ void repack_weights(Model& model, int threads, const Progress& progress) {
         *tensor = arena->tensor(ops::linear_fastest_type(from.dtype, from.rows()), from.shape);
         ops::linear_repack(pool, *tensor, from);
         weights.owned_bytes += from.bytes();
-        if (from.data != weights.embedding.data) {  // tied: rows of it are still looked up
+        if (from.data != weights.embedding.data) {  // tied: embedding rows are still read
             release(from);
             (owned(weights, from) ? weights.owned_bytes : weights.mapped_bytes) -= from.bytes();
         }

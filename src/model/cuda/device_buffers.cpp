@@ -14,7 +14,7 @@
 #endif
 
 namespace mr::model {
-// The plan adds them up, the engine takes them.
+// Every buffer: the plan adds them up, the engine allocates them.
 template <typename Take>
 void DeviceTensors::each(const Model& model, const EngineOptions& options, Take&& take) {
     const ModelSpec& spec = model.spec;
@@ -96,7 +96,7 @@ std::size_t attention_bytes(const ModelSpec& spec, const EngineOptions& options)
     return cuda::attention_scratch_bytes(decode_rows(options), spec.heads, spec.head_dim, context);
 }
 
-// Products for few tokens: their inputs, normed or quantised.
+// GEMMs of few tokens: their inputs, normed or quantised.
 std::size_t linear_bytes(const ModelSpec& spec, const EngineOptions& options) {
     const std::int64_t rows = std::max(decode_rows(options), options.max_logits);
     const std::size_t bytes =
@@ -114,7 +114,7 @@ std::size_t step_bytes(const ModelSpec& spec, const EngineOptions& options) {
     return bytes;
 }
 
-// The largest product of the model decides.
+// The largest GEMM of the model decides.
 std::size_t gemm_bytes(const Model& model) {
     const ModelSpec& spec = model.spec;
     std::size_t most = 0;
@@ -173,7 +173,7 @@ void DeviceBuffers::take(const Model& model, const EngineOptions& options) {
     step_programs = span(step_bytes(model.spec, options));
 }
 #else
-// What only kernels can say.
+// Only a CUDA build knows these sizes.
 std::uint64_t DeviceBuffers::scratch_bytes(const Model&, const EngineOptions&) { return 0; }
 std::uint64_t DeviceBuffers::beside_bytes(const Model&, const EngineOptions&) { return 0; }
 #endif

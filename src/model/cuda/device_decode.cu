@@ -1,5 +1,5 @@
-// Rows that are fed: who sits where, and the step from a drawn id to the next one, captured and
-// replayed, with its account.
+// Fed rows: which slot has which row, and the decode step from one drawn id to the next, captured
+// and replayed, with its ledger.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -27,14 +27,14 @@ Rows rows_of(const DeviceTensors& of) {
             of.max_fronts};
 }
 
-// For a row whose pages do not go round: no page is this far.
+// For a row whose pages are no ring: no page number is this large.
 constexpr std::int32_t kNoCircle = std::numeric_limits<std::int32_t>::max();
 
 }  // namespace
 
 // ---- slots and rows -----------------------------------------------------------------------------
 
-// All rows sleep. Steps that can come are captured now: none stalls on it later.
+// All rows start idle. All possible steps are captured now, so that none stalls on it later.
 void Resident::prepare_rows() {
     const int most = row_bucket(options_.max_sequences);
     for (const LayerSpec& of : layers_) {
@@ -61,7 +61,7 @@ void Resident::prepare_rows() {
                       &ledger_);
     if (options_.stream) stream_.fill(to.streams, 0, 2 * rows * sizeof(std::int32_t));
     stream_.synchronize();
-    if (spec_.diffusion) return;  // nothing is fed to a model that fills in tokens
+    if (spec_.diffusion) return;  // a diffusion model has no fed rows
     prepare_programs();
     if (options_.graph) capture_steps();
 }
@@ -88,7 +88,7 @@ Slot Resident::open_slot(SeqId seq, const DrawParams& params) {
         }
         return static_cast<Slot>(i);
     }
-    // Slots that were closed still have their rows.
+    // Closed slots still occupy rows.
     compact([&](const DeviceSlot& slot) { return slot.open; });
     const bool free = std::any_of(slots_.begin(), slots_.end(),
                                   [](const DeviceSlot& slot) { return !slot.open; });
@@ -96,7 +96,7 @@ Slot Resident::open_slot(SeqId seq, const DrawParams& params) {
     return open_slot(seq, params);
 }
 
-// Its row leaves with the next pass.
+// Its row is removed in the next pass.
 void Resident::close_slot(Slot slot) { at(slot).open = false; }
 
 const Resident::DeviceSlot::Draw& Resident::draw_of(Slot index, std::uint64_t number) {
@@ -127,7 +127,8 @@ bool Resident::adjusts_rows(std::size_t first) const {
         [&](Slot slot) { return !slots_[static_cast<std::size_t>(slot)].params.is_plain(); });
 }
 
-// Where a step is not watched its layers are running: the device does not wait for a filter.
+// Unless the step is watched, its layers are running already: the device does not wait for a
+// filter.
 void Resident::send_adjustments(std::size_t first, int rows) {
     adjusted_.assign(static_cast<std::size_t>(rows), {});
     for (std::size_t i = first; i < rows_.size(); ++i) {
@@ -137,7 +138,7 @@ void Resident::send_adjustments(std::size_t first, int rows) {
     adjuster_->set_rows(adjusted_, &ledger_);
 }
 
-// Rows that do not stay leave; the last ones take their places.
+// Removes rows that do not stay; the last rows take their places.
 template <typename Stays>
 void Resident::compact(Stays&& stays) {
     for (std::size_t row = rows_.size(); row-- > 0;) {
@@ -162,7 +163,7 @@ void Resident::leave(int row) {
     rows_.pop_back();
 }
 
-// The slot's sequence becomes a row; its next token is drawn for `position`.
+// Gives the slot's sequence a row; its next token is drawn for `position`.
 void Resident::join(Slot index, std::int64_t position) {
     DeviceSlot& slot = at(index);
     MR_CHECK(slot.row < 0 && slot.draws == 0, "a slot joins with its first draw");
@@ -177,7 +178,7 @@ void Resident::join(Slot index, std::int64_t position) {
     };
     const auto at = static_cast<std::int32_t>(position);
     send(to.positions + row, {&at, 1});
-    // All pages that were reserved for it, and how they go round: a step asks the host for nothing.
+    // All reserved pages and their ring: a step needs nothing from the host.
     const KvCache::TablePart part = cache_->table_part(slot.seq);
     send(to.pages + row * buffers_.max_pages + part.first, part.pages);
     if (options_.stream) send_stream(slot.seq, to, static_cast<int>(row));
@@ -187,7 +188,7 @@ void Resident::join(Slot index, std::int64_t position) {
             circle.pages > 0 ? static_cast<std::int32_t>(circle.end) : kNoCircle,
             static_cast<std::int32_t>(circle.pages)};
         send(buffers_.circles + 2 * row, numbers);
-        // Its first position may enter a page already, as the later ones do in advance_kernel.
+        // Its first position may enter a new page already; advance_kernel handles later ones.
         const std::int64_t page = position / KvCache::kPageTokens;
         if (circle.pages > 0 && page >= circle.end) {
             const auto entries = std::int64_t{buffers_.max_pages};
@@ -196,12 +197,12 @@ void Resident::join(Slot index, std::int64_t position) {
             send(to.pages + row * entries + ops::table_entry(page, entries), {&again, 1});
         }
     }
-    // A longer window sees no more than the whole text.
+    // A window longer than the text sees all of it.
     sampler_.set_row(slot.row, slot.params.sampling, position, slot.params.recent,
                      std::min(slot.params.window, sampler_.most_recent()), &ledger_);
 }
 
-// draws[i] from row i of the logits. The staging has begun.
+// draws[i] draws from row i of the logits. Staging must have begun.
 void Resident::join_and_draw(Tensor logits, std::span<const std::pair<Slot, std::int64_t>> draws) {
     compact([](const DeviceSlot& slot) { return slot.open; });
     const int first = static_cast<int>(rows_.size());
@@ -231,11 +232,11 @@ void Resident::draw(Tensor logits, std::span<const Slot> slots) {
 
 // ---- steps --------------------------------------------------------------------------------------
 
-// A program for every number of rows, where there can be one.
+// Makes a program for every number of rows, where the model allows it.
 void Resident::prepare_programs() {
     if (!options_.persistent || !options_.fuse || options_.check_nan) return;
-    if (!options_.add_in_product) return;          // its products add
-    if (lack_of(spec_, step_takes_layer)) return;  // kernel by kernel, then
+    if (!options_.add_in_product) return;          // its GEMMs add
+    if (lack_of(spec_, step_takes_layer)) return;  // then it runs kernel by kernel
     std::span<std::byte> memory = buffers_.step_programs;
     for (int rows = 1; rows <= std::min(options_.max_sequences, cuda::kStepRows); ++rows) {
         const ops::DeviceBatch batch =
@@ -256,7 +257,7 @@ const cuda::StepProgram* Resident::program(int rows) const {
     return at < programs_.size() && programs_[at] ? &*programs_[at] : nullptr;
 }
 
-// Grids for a power of two of keys: few graphs, and few blocks with nothing to do.
+// Grids are sized for a power of two of keys: few graphs, and few idle blocks.
 Resident::StepKey Resident::key_for(int rows, std::int64_t keys, cuda::SampleKind kind) const {
     const auto power = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(keys, 256)));
     const auto most = static_cast<std::uint64_t>(options_.context);
@@ -277,7 +278,8 @@ void Resident::capture_steps() {
             for (const auto kind : {cuda::SampleKind::greedy, cuda::SampleKind::any}) {
                 captured(key_for(rows, keys, kind));
             }
-            // Rows that are adjusted sample behind the graph; a single sequence that is waits once.
+            // Adjusted rows sample after the graph. For a single sequence this is captured at first
+            // use.
             StepKey apart = key_for(rows, keys, cuda::SampleKind::any);
             apart.kind = -1;
             if (options_.max_sequences > 1) captured(apart);
@@ -308,7 +310,7 @@ ops::DeviceBatch Resident::decode_batch(const StepKey& key) const {
     batch.tokens = batch.sequences = key.rows;
     batch.max_count = 1;
     batch.max_keys = key.keys;
-    // A captured step is replayed with other lengths: its account has no keys, and every replay
+    // A captured step is replayed with other lengths: its ledger counts no keys, and every replay
     // adds its own.
     batch.total_keys = options_.graph ? 0 : keys_read(0);
     batch.ids = sampler_.next_ids();
@@ -321,7 +323,7 @@ ops::DeviceBatch Resident::decode_batch(const StepKey& key) const {
     return batch;
 }
 
-// From the drawn ids to logits.
+// From drawn ids to logits.
 void Resident::launch_forward(const StepKey& key) {
     const Part part{decode_batch(key), 0, true};
     const Tensor x = rows_as(buffers_.x, DType::f32, 0, key.rows, spec_.dim);
@@ -340,7 +342,7 @@ void Resident::launch_forward(const StepKey& key) {
     check(logits_stage(spec_), logits, 0);
 }
 
-// The next draw, and on to the next position.
+// Draws, and advances the rows to the next position.
 void Resident::launch_sample(int rows, cuda::SampleKind kind, bool adjusted) {
     const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, rows, spec_.vocab);
     if (adjusted) adjuster_->before(ctx_, logits);
@@ -351,7 +353,7 @@ void Resident::launch_sample(int rows, cuda::SampleKind kind, bool adjusted) {
                  static_cast<const cuda::SampleRow*>(sampler_.state().rows), rows);
 }
 
-// What the keys of the step were worth in every layer's attention, through the layer's mask.
+// Adds the work of the step's keys in every layer's attention, by the layer's mask.
 void Resident::add_keys_work(Ledger& ledger, std::vector<Stage>* stages) const {
     const std::uint64_t element = cache_->layer(0).keys.dtype == DType::f32 ? 4 : 2;
     const auto work_of = [&](int layer) {
@@ -422,11 +424,11 @@ void Resident::run_fed(const Pass& pass) {
     if (options_.check_nan) require_finite(buffers_.decode, 1);
 }
 
-// The same with stamps.
+// The same step with stamps.
 void Resident::watched_step(StepKey key) {
     const cuda::SampleKind kind = sampler_.kind(0, static_cast<int>(rows_.size()));
     const bool adjusted = adjusts_rows(0);
-    // Sampled inside, whatever the rows. What is adjusted has a graph of its own.
+    // Always sampled inside the graph. Adjusted sampling has its own graph.
     key.kind = static_cast<int>(kind) + (adjusted ? kAdjustedKind : 0);
     if (adjusted) send_adjustments(0, key.rows);
     const auto launch = [&] {

@@ -1,5 +1,5 @@
 // The engine on the GPU: weights, cache, activations, positions, logits and the sampler live there,
-// and a decode step is one graph launch. The host lays batches out and keeps the books.
+// and a decode step is one graph launch. The host lays out batches and does the bookkeeping.
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,33 @@
 
 namespace mr::model {
 
-// All take options with their defaults filled in.
+// All expect options with defaults filled in.
 
-// What a device engine holds there. Exact: what is planned is what is taken, to the byte; what the
-// driver takes for captured graphs is an estimate (graph_bytes()).
+// What a device engine allocates on the device. Exact to the byte, except for the driver's memory
+// for captured graphs, which is an estimate (graph_bytes()).
 MemoryPlan device_plan(const Model& model, const EngineOptions& options);
-// What of a layer the device's passes lack, and why the step in one kernel (ops/step) does not take
-// a layer, which then runs kernel by kernel (TakesLayer). Need no GPU.
+// Why the device's passes do not take a layer, and why the step in one kernel (ops/step) does not,
+// in which case it runs kernel by kernel (TakesLayer). Need no GPU.
 std::string device_takes(const LayerSpec& layer, const LayerSpec& common);
 std::string step_takes_layer(const LayerSpec& layer, const LayerSpec& common);
-// Throws Error (input) where the device's kernels do not take such a model. Needs no GPU.
+// Throws Error (input) if the device's kernels do not support the model's shapes. Needs no GPU.
 void require_device_shape(const Model& model);
-// Throws Error (device) with the numbers, and what would fit, where the plan is over `available`.
+// Throws Error (device) with the sizes, and what would fit, if the plan exceeds `available`.
 void require_device_memory(const Model& model, const EngineOptions& options,
                            std::uint64_t available);
-// Both, with what is free on the GPU; `held` bytes of the plan lie there already.
+// Both checks, against the GPU's free memory; `held` bytes of the plan are allocated already.
 void require_device(const Model& model, const EngineOptions& options, std::uint64_t held = 0);
-// The type of the KV cache where none was asked for.
+// The default type of the KV cache.
 DType device_kv_type(const Model& model);
-// Whether attention_prefill() takes the flash forwards: then a prompt has other bits with sinks
-// only from the first token on that has one before its window. May say no where it is yes.
+// Whether attention_prefill() takes the flash forwards: then sinks change a prompt's bits only from
+// the first token on that has a sink before its window. May return false where it is true.
 bool device_prompts_flash(const Model& model, const EngineOptions& options);
 
 std::unique_ptr<Engine> make_device_engine(std::shared_ptr<const Model> model,
                                            std::shared_ptr<const DeviceWeights> weights,
                                            const EngineOptions& options);
-// What the LM head read in the last pass of such an engine, on the host: f32 [rows, dim], in the
-// order of the logits: the first `rows` of them. Once a pass; valid until the next one.
+// Input of the LM head in the last pass of this engine, copied to the host: f32 [rows, dim], in the
+// order of the logits: the first `rows` of it. Once per pass; valid until the next one.
 Tensor device_head_input(Engine& engine, std::int64_t rows);
 
 }  // namespace mr::model

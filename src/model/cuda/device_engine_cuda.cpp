@@ -1,4 +1,4 @@
-// The engine made, and the layers of a pass: the same for given tokens and for rows that are fed.
+// Construction of the engine, and the layers of a pass: the same for given tokens and for fed rows.
 #include <algorithm>
 #include <cstring>
 
@@ -50,8 +50,8 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
     ctx_.whole_device = turn_.take();
     ctx_.resident_attention = options.resident_attention;
 
-    // Ids, positions and sequences of given tokens, the items' first rows and pages, rows with
-    // logits; and position, pages and circle of rows that join.
+    // Room for ids, positions and sequences of given tokens, the items' first rows and pages, rows
+    // with logits; and position, pages and ring of rows that join.
     const auto sequences = static_cast<std::size_t>(options.max_sequences);
     const auto pages = static_cast<std::size_t>(buffers_.max_pages);
     staging_ = Staging(3 * static_cast<std::size_t>(options.max_batch) + 2 * (sequences + 1) +
@@ -62,15 +62,15 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
                                                   sizeof(cuda::GuessRow) / sizeof(std::int32_t) +
                                               2 * DeviceBuffers::kBlockWords
                                         : 0));
-    // Pages that were never written hold no NaN: a masked key may be multiplied with zero.
+    // Pages that were never written must hold no NaN: masked keys may be multiplied by zero.
     stream_.fill(kv_memory_.data(), 0, kv_memory_.size());
     cuda::attention_prepare_scratch(stream_, buffers_.attention_scratch, decode_rows(options),
                                     spec_.heads);
     if (spec_.rope.rotary > 0) {  // the same in all layers: device_takes()
         const RopeFrequencies rope = rope_frequencies(spec_.rope);
         rope_magnitude_ = rope.magnitude;
-        // Where no rows are made later, in the room of qkv, where nothing is yet: a row of it has
-        // at least as many bytes.
+        // If no rotations are made per row later, the frequencies go into the unused qkv buffer:
+        // one of its rows has at least as many bytes.
         const std::size_t bytes = rope.inv_freq.size() * sizeof(double);
         MR_CHECK(bytes <= buffers_.qkv.bytes(), "the frequencies of a head fit into a row");
         auto* to =
@@ -85,7 +85,7 @@ Resident::Resident(std::shared_ptr<const Model> model, std::shared_ptr<const Dev
 Resident::~Resident() {
     try {
         stream_.synchronize();
-    } catch (const std::exception&) {  // a lost device was reported where it was met
+    } catch (const std::exception&) {  // a lost device was reported by the call that met it
     }
 }
 
@@ -101,7 +101,7 @@ cuda::NormPass Resident::norm_of(const LayerSpec& of, Tensor x, Tensor out, Tens
     return pass;
 }
 
-// out = x · wᵀ (+ bias), or out += : by the kernel that belongs to the number of rows.
+// out = x · wᵀ (+ bias), or out +=, with the kernel for this number of rows.
 void Resident::product(const cuda::LinearIn& in, bool few) {
     const bool add = in.finish == cuda::Finish::add;
     if (!few) {
@@ -126,9 +126,9 @@ void Resident::product(Tensor out, Tensor x, Tensor w, Tensor bias, bool few, co
     product(in, few);
 }
 
-// x += the product: inside of it, or apart from it, for a norm or a kernel of its own to add.
+// x += product: added by the GEMM itself, or left to the next norm or a separate kernel.
 void Resident::add_product(cuda::LinearIn in, const Part& part) {
-    // Checks look at x behind every product.
+    // check_nan looks at x after every product.
     if (!part.few || options_.add_in_product || options_.check_nan) return product(in, part.few);
     add_apart(in.out);  // the other branch of a parallel residual
     in.out = rows_as(buffers_.branch, DType::f32, part.first, part.batch.tokens, spec_.dim);
@@ -139,7 +139,7 @@ void Resident::add_product(cuda::LinearIn in, const Part& part) {
 void Resident::add_apart(Tensor x) {
     if (apart_) cuda::add_to(ctx_, x, std::exchange(apart_, {}));
 }
-// A norm of x, with what is still to be added to it.
+// Norms x after adding what is still to be added to it.
 void Resident::norm_of_sum(cuda::NormPass pass) {
     if (apart_ && options_.add_in_norm) {
         pass.residual = pass.sum = pass.x;
@@ -149,7 +149,7 @@ void Resident::norm_of_sum(cuda::NormPass pass) {
     cuda::norm(ctx_, pass);
 }
 
-// Whether norm, product and what follows are one kernel.
+// Whether norm, product and the ops after it are one kernel.
 bool Resident::attention_fused(const Part& part, int layer) const {
     return part.few && options_.fuse && !layer_spec(layer).qk_norm &&
            cuda::linear_small_takes(joined(layer).qkv.dtype, spec_.dim);
@@ -160,7 +160,8 @@ bool Resident::mlp_fused(const Part& part, int layer) const {
            (!layer_spec(layer).gated || spec_.hidden % 8 == 0) &&
            cuda::compute_type(matrix) == cuda::compute_type(weights_of(layer).down.dtype);
 }
-// Parallel residual: attention and MLP norm the same x, in one pass where neither norms for itself.
+// Parallel residual: attention and MLP norm the same x, in one pass unless a fused kernel norms by
+// itself.
 bool Resident::norms_together(const Part& part, int layer) const {
     return options_.norms_together && spec_.residual == Residual::parallel &&
            !attention_fused(part, layer) && !mlp_fused(part, layer) &&
@@ -168,7 +169,7 @@ bool Resident::norms_together(const Part& part, int layer) const {
                cuda::compute_type(mlp_matrix(layer).dtype);
 }
 
-// q, and k and v in the cache, from x.
+// q, and k and v into the cache, from x.
 void Resident::attention_in(const Part& part, int layer) {
     const LayerWeights& w = weights_of(layer);
     const LayerSpec& of = layer_spec(layer);
@@ -188,7 +189,8 @@ void Resident::attention_in(const Part& part, int layer) {
                                spec_.q_dim() + 2 * spec_.kv_dim());
     if (part.few && options_.fuse && !norms_together(part, layer) &&
         cuda::linear_small_takes(joined.qkv.dtype, spec_.dim)) {
-        // Norms of q and k are of whole heads: they follow, but the norm of x is the product's.
+        // Norms of q and k need whole heads, so they follow the product; the norm of x is fused
+        // into it.
         add_apart(x);
         cuda::LinearIn in = products_.qkv_sums(rows, part.first, layer);
         in.out = qkv;
@@ -224,8 +226,8 @@ void Resident::attention_in(const Part& part, int layer) {
     cuda::qkv_finish(ctx_, finish, part.batch);
 }
 
-// act(gate(norm(x))) * up(norm(x)), or act(up(norm(x))), into `up`. True: in the order of the next
-// product.
+// act(gate(norm(x))) * up(norm(x)), or act(up(norm(x))), into `up`. Returns true if it is in the
+// order that the next product wants.
 bool Resident::mlp_in(const Part& part, int layer) {
     const LayerWeights& w = weights_of(layer);
     const LayerSpec& of = layer_spec(layer);
@@ -252,14 +254,14 @@ bool Resident::mlp_in(const Part& part, int layer) {
         product(both, h, matrix, {}, part.few, "mlp up");
         cuda::gated_activation(ctx_, up, both, of.activation);
     } else {
-        // The room of gate_up is not there: up's own serves, 4 bytes an element.
+        // There is no gate_up buffer: use up's own, which has 4 bytes an element.
         const Tensor raw =
             rows_as(buffers_.up, part.few ? DType::f32 : compute, part.first, rows, spec_.hidden);
         if (raw.dtype == up.dtype) {
             product(raw, h, matrix, {}, part.few, "mlp up");
             cuda::activation(ctx_, up, raw, w.up_bias, of.activation);
         } else {
-            // Rounded before the activation: the only place for f32 is where the result goes.
+            // Rounded before the activation: f32 sums would need the buffer of the result.
             product(up, h, matrix, w.up_bias, part.few, "mlp up");
             cuda::activation(ctx_, up, up, {}, of.activation);
         }
@@ -275,8 +277,8 @@ void Resident::run(const Part& part) {
     cuda::embedding(ctx_, x, weights.embedding, weights.positions, part.batch);
     check(embedding_stage(), x, part.first);
     apart_ = {};
-    ops::DeviceBatch batch = part.batch;     // with the keys of the layer
-    if (!part.few) batch.streams = nullptr;  // they all stream as the part says
+    ops::DeviceBatch batch = part.batch;     // total_keys is set for each layer
+    if (!part.few) batch.streams = nullptr;  // all of them stream as `part` says
     for (int i = 0; i < spec_.layers; ++i) {
         ctx_.layer = i;
         const LayerWeights& w = weights_of(i);
@@ -289,13 +291,13 @@ void Resident::run(const Part& part) {
             rows_as(buffers_.q, cuda::compute_type(w.o.dtype), part.first, rows, spec_.q_dim());
         Tensor attn = rows_as(buffers_.attn, q.dtype, part.first, rows, spec_.q_dim());
         q.shape = attn.shape = {rows, spec_.heads, spec_.head_dim};
-        // Attention waits until the products before it have gone: its many small blocks would take
-        // room unevenly, and the next product's blocks would then come to lie two on one
+        // Attention waits until the GEMMs before it have ended. Otherwise its many small blocks
+        // would fill multiprocessors unevenly, and the next GEMM would put two blocks on one
         // multiprocessor and none on another, layer after layer (docs/cuda-engine.md).
         ctx_.dependent_launch = false;
         ctx_.scratch = buffers_.attention_scratch;
-        // Known of a step that is launched and not captured (decode_batch()): layers have masks of
-        // their own.
+        // Known only for a step that is launched, not captured (decode_batch()): each layer has its
+        // mask.
         if (part.batch.total_keys > 0) batch.total_keys = keys_read(i);
         const ops::AttentionMask mask = streamed(part.mask.value_or(of.mask), part.stream);
         const Tensor q_sinks = products_.q_sinks(i, part.first, rows);
@@ -336,13 +338,13 @@ void Resident::heads(Tensor logits, Tensor x, bool few) {
     product(logits, h, w.head, w.head_bias, few, "head", OpKind::lm_head);
 }
 
-// With check_nan: notes the first row of x that is not finite, where none was noted before it.
+// With check_nan: records the first row of x that is not finite, unless one is recorded already.
 void Resident::check(int stage, Tensor x, std::int64_t first_row) {
     if (options_.check_nan) cuda::check_finite(ctx_, buffers_.not_finite, x, stage, first_row);
 }
 
-// Waits for what was launched and throws what the checks noted. `behind`: how many positions the
-// rows have moved on since.
+// Waits for launched work and throws what the checks recorded. `behind`: how many positions the
+// rows have advanced since.
 void Resident::require_finite(const DeviceBuffers::Arrays& arrays, int behind) {
     const auto read = [&](const auto* from) {
         std::remove_cvref_t<decltype(*from)> value{};
@@ -353,7 +355,7 @@ void Resident::require_finite(const DeviceBuffers::Arrays& arrays, int behind) {
     const std::optional<ops::NotFinite> found = ops::NotFinite::unpacked(read(buffers_.not_finite));
     if (!found) return;
     stream_.fill(buffers_.not_finite, 0xff, sizeof *buffers_.not_finite);  // for the next pass
-    // A pass gives logits to some of its rows, a step to all.
+    // A pass computes logits for some of its rows, a step for all.
     const bool some = &arrays == &buffers_.pass && found->stage == logits_stage(spec_);
     const std::int64_t row = some ? read(arrays.rows + found->row) : found->row;
     throw_not_finite(*model_, options_, *found, read(arrays.positions + row) - behind);
@@ -369,7 +371,7 @@ std::vector<Stage> Resident::read_stamps() {
     return stages;
 }
 
-// Rows that are fed first: those that join draw their first token behind them.
+// Fed rows first: rows that join draw their first token after them.
 Tensor Resident::run(const Pass& pass) {
     const std::size_t fed = pass.items.size() - pass.given;
     if (fed > 0) run_fed(pass);
@@ -386,7 +388,7 @@ Engine::StepLaunches Resident::step_launches(int rows, std::int64_t keys) {
     const StepKey key = key_for(row_bucket(rows), keys, cuda::SampleKind::greedy);
     const Meanwhile account(ctx_.ledger, static_cast<Ledger*>(nullptr));
     const auto sample = [&] { launch_sample(key.rows, cuda::SampleKind::greedy, false); };
-    // Captured to be counted, whether it is launched as a graph or one by one.
+    // Captured in any case to count its kernels, even if they are launched one by one.
     const auto count = [&](const auto& launch) {
         return static_cast<int>(cuda::Graph::capture(stream_, launch).nodes());
     };
@@ -419,7 +421,7 @@ Tensor Resident::head_input(std::int64_t rows) {
 }
 
 void Resident::copy_page(std::int32_t to, std::int32_t from) {
-    // Keys and values of all layers lie one after another, each as large as the next.
+    // Keys and values of all layers lie one after another and have the same size.
     const Tensor keys = cache_->layer(0).keys;
     const std::size_t page = keys.bytes() / static_cast<std::size_t>(keys.dim(0));
     const std::size_t step = Arena::tensor_bytes(keys.dtype, keys.shape);

@@ -1,7 +1,7 @@
-// A text that fills itself in: the state of its block lies on the device
-// (ops/denoise/block_cuda.h), so the passes of a block follow each other without the host. They are
-// captured: all of them as a loop that the kernel which settles guesses ends, or each as a graph of
-// its own. Where attention is full, the whole text lies on the device, too.
+// A diffusion text that the device fills in by itself: the state of its block lies there
+// (ops/denoise/block_cuda.h), so the passes of a block run without the host. They are captured: all
+// of them as a loop, which the kernel that settles guesses ends, or each as a graph. With full
+// attention the whole text lies on the device, too.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -21,9 +21,10 @@ cuda::BlockReport* report_in(const cuda::PinnedBuffer& memory) {
     return reinterpret_cast<cuda::BlockReport*>(memory.data());
 }
 
-// Attention is full: a pass computes the text to its end, from its beginning or from what is kept.
+// Full attention: a pass computes the text to its end, from its beginning or from the kept tokens
+// on.
 bool whole_texts(const ModelSpec& spec) { return spec.diffusion->block == 0; }
-// How many rows before a place its logits are.
+// A place's logits are this many rows before it.
 int shift_of(const ModelSpec& spec) { return spec.diffusion->shifted ? 1 : 0; }
 bool in_decode_form(std::int64_t tokens) { return form_of_prompt(tokens) == Form::decode; }
 
@@ -97,9 +98,9 @@ void Resident::open_block(const OpenBlock& open) {
     std::int32_t* const from = staging_.take(sizeof state / sizeof(std::int32_t));
     std::memcpy(from, &state, sizeof state);
     stream_.to_device(buffers_.block, from, sizeof state, &ledger_);
-    // All pages of the text: its blocks ask the host for nothing.
+    // Sends all pages of the text: its blocks need nothing from the host.
     if (whole) {
-        // With them the rows of a pass, from which all passes take theirs.
+        // Also the rows of a pass, from which all passes take theirs.
         const BatchItem item{.seq = open.seq, .tokens = open.text};
         Pass pass;
         pass.items = {&item};
@@ -113,13 +114,13 @@ void Resident::open_block(const OpenBlock& open) {
         stream_.to_device(buffers_.pass.pages + entry, table, pages.size_bytes(), &ledger_);
     }
     staging_.end(stream_);
-    // Counted from 0 again. No pass of an earlier text is on its way: each was waited for.
+    // Starts again at 0. No pass of an earlier text is in flight: all were waited for.
     report_in(fill_report_)->progress = 0;
     fill_.open = true;
 }
 
-// The rows of a pass. `before` tokens that the pass commits, and `places` of the open block; 0: it
-// only commits. Where attention is full, the pass finds `before` tokens in the cache.
+// The rows of a pass: `before` tokens to commit, and `places` of the open block (0: it only
+// commits). With full attention, `before` tokens are in the cache already.
 Resident::BlockPass Resident::block_pass(const FillKey& key, int before, int places) const {
     const DeviceBuffers::Arrays& a = buffers_.pass;
     const int shift = shift_of(spec_);
@@ -142,11 +143,11 @@ Resident::BlockPass Resident::block_pass(const FillKey& key, int before, int pla
     } else {
         rows.count = before + places;
         rows.commits = places == 0;
-        // Shifted logits: the last row before a block speaks of its first place.
+        // Shifted logits: the last row before a block predicts its first place.
         rows.asked = places > 0 ? places : shift;
         rows.place = places > 0 ? shift : 0;
         pass.first_asked = places > 0 ? before : before - 1;
-        batch.total_keys = 0;  // fill_block() adds them
+        batch.total_keys = 0;  // fill_block() adds the keys
     }
     const int row = rows.text ? before : 0;  // of the arrays
     batch.tokens = batch.max_count = rows.count;
@@ -166,7 +167,7 @@ void Resident::launch_block_layers(const BlockPass& pass) {
     run(pass.part);
 }
 
-// Rows behind the layers that logits are asked of.
+// The rows, after the layers, that need logits.
 Tensor Resident::asked_rows(const BlockPass& pass) {
     const cuda::BlockRows& rows = pass.rows;
     if (!rows.text) {
@@ -187,11 +188,11 @@ void Resident::launch_block_pass(const FillKey& key, int before, int places,
                        reinterpret_cast<cuda::BlockReport*>(fill_report_.on_device()), loop);
 }
 
-// At the first use of a shape, products of many rows look for its algorithms: they ask the library,
-// which does not answer while a stream is captured, try what it names, and wait for the device. So
-// the layers run once outside of a graph, for each number of rows up to which there may be another
-// algorithm: powers of two (cublaslt::kSteps). The passes of the graph store again what
-// this one stores.
+// At the first use of a shape, GEMMs of many rows choose an algorithm: they ask the library,
+// which does not answer while a stream is captured, try its candidates, and wait for the device.
+// So the layers run once outside a graph, for each number of rows that may have another
+// algorithm: powers of two (cublaslt::kSteps). The graph's passes overwrite what this run
+// stores.
 void Resident::warm_up(const FillKey& key, int before) {
     const int rows = key.keys - before;
     if (in_decode_form(rows)) return;
@@ -200,7 +201,7 @@ void Resident::warm_up(const FillKey& key, int before) {
     launch_block_layers(block_pass(key, before, key.places));
 }
 
-// What passes behind the first find in the cache, of a whole text.
+// With full attention: tokens that passes after the first find in the cache.
 static int kept_of(const ModelSpec& spec, const auto& key) {
     return whole_texts(spec) ? key.before : 0;
 }
@@ -237,13 +238,13 @@ const Resident::CapturedFill& Resident::captured(const FillKey& key) {
         made.first.graph = cuda::Graph::capture(stream_, [&] { first(0); });
         made.again.graph = cuda::Graph::capture(stream_, [&] { again(0); });
     }
-    // The host reads a block as soon as it is reported: the graph that gives way may still be
+    // The host reads a block as soon as it is reported: an evicted graph may still be
     // ending.
     if (fills_.full()) stream_.synchronize();
     return fills_.put(key, std::move(made));
 }
 
-// Until so many blocks have been filled, or so many passes made, whichever is first.
+// Waits until `blocks` blocks are filled or `passes` passes are made, whichever comes first.
 void Resident::wait_for_passes(std::uint64_t blocks, std::uint64_t passes) {
     const std::uint64_t* const progress = &report_in(fill_report_)->progress;
     cuda::spin_until(stream_, [&] {
@@ -262,7 +263,7 @@ Resident::FillKey Resident::fill_key() const {
     return {fill_.before, places, keys, fill_.block, apart, fill_.filtered};
 }
 
-// The block's own passes compute again what these write into the cache.
+// Overwrites cache entries that the block's own passes compute again.
 Engine::ForwardTimes Resident::time_forward() {
     constexpr int kCalls = 8;
     const FillKey key = fill_key();
@@ -306,11 +307,11 @@ FilledBlock Resident::fill_block() {
         }
     }
     const auto made = static_cast<std::int64_t>((fill_.progress & 0xffffffffu) - done);
-    // The account of the passes: what was captured, and the keys.
+    // The ledger of the passes: what was captured, and the keys.
     const std::uint64_t element = cache_->layer(0).keys.dtype == DType::f32 ? 4 : 2;
     const auto add = [&](const Ledger& ledger, int before, int rows) {
         ledger_.add(ledger);
-        if (whole) return;  // a capture is of one number of keys
+        if (whole) return;  // each capture has one number of keys
         const auto seen = static_cast<std::uint64_t>(rows > 0 ? fill_.end : fill_.start);
         const auto all = static_cast<std::uint64_t>(before + rows);
         for (int i = 0; i < spec_.layers; ++i) {
@@ -331,7 +332,7 @@ FilledBlock Resident::fill_block() {
     const cuda::BlockReport& report = *report_in(fill_report_);
     if (report.flags != 0) fill_.open = false;
     cuda::check_sample_flags(report.flags);
-    // What is kept of a whole text takes the place of what was kept before.
+    // With full attention, the newly kept tokens replace those kept before.
     cache_->advance(fill_.seq, fill_.before - (whole ? cache_->length(fill_.seq) : 0));
     fill_.refresh = fill_.keeps;
     fill_.before = places;

@@ -1,4 +1,4 @@
-// A pass of given tokens: its items in parts of one form and mask, then the rows with logits.
+// A pass of given tokens: its items in parts of one form and mask each, then the rows with logits.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace mr::model {
 
-// The arrays of some items, from row `first_row` and sequence `first_seq` on.
+// Uploads the arrays of some items, starting at row `first_row` and sequence `first_seq`.
 ops::DeviceBatch Resident::upload(const Pass& pass, std::span<const std::size_t> items,
                                   std::int64_t first_row, int first_seq, std::int32_t* first,
                                   bool few) {
@@ -64,7 +64,7 @@ ops::DeviceBatch Resident::upload(const Pass& pass, std::span<const std::size_t>
         }
         *at = row;
     });
-    // All tables in one copy: a copy for each sequence takes longer than their unused entries.
+    // All tables in one copy: one copy per sequence takes longer than the unused entries do.
     const auto entries = static_cast<std::size_t>(buffers_.max_pages);
     send(to.pages + std::ptrdiff_t{first_seq} * buffers_.max_pages, items.size() * entries,
          [&](std::int32_t* at) {
@@ -92,7 +92,7 @@ void Resident::send_stream(SeqId seq, const DeviceBuffers::Arrays& to, int row) 
     from[1] = stream.window;
     stream_.to_device(to.streams + 2 * std::ptrdiff_t{row}, from, 2 * sizeof *from, &ledger_);
     if (count == 0) return;
-    // Those that are still in the table have the entries of their numbers.
+    // Sink pages that are still in the table have the entries of their numbers.
     const std::span<const std::int32_t> front = cache_->front(seq), table = cache_->table(seq);
     for (std::size_t i = 0; i < count; ++i) from[2 + i] = i < front.size() ? front[i] : table[i];
     stream_.to_device(to.fronts + std::ptrdiff_t{row} * buffers_.max_fronts, from + 2,
@@ -128,12 +128,12 @@ void Resident::rotations_of(const Part& part) {
     }
 }
 
-// The layers, and where the items' rows lie.
+// Runs the layers; returns the first row of each item.
 std::vector<std::int64_t> Resident::run_parts(const Pass& pass) {
     fill_.open = false;  // its pages are overwritten
-    // Parts of one form and mask each: items in the decode form in groups of as many rows as
-    // attention's scratch was planned for; neighbours with the same mask go together, and in the
-    // prompt form those that stream alike.
+    // Parts of one form and mask each. Items in the decode form go in groups of as many rows as
+    // attention's scratch was planned for. Neighbours with the same mask go together, and in the
+    // prompt form those with the same stream.
     std::vector<std::int64_t> row_of(pass.given);
     std::int64_t row = 0;
     int first_seq = 0;
@@ -182,13 +182,13 @@ std::vector<std::int64_t> Resident::run_parts(const Pass& pass) {
 Tensor Resident::run_given(const Pass& pass) {
     staging_.begin();
     const std::vector<std::int64_t> row_of = run_parts(pass);
-    // The rows whose logits are read, in the order of the items; then those that slots draw from.
+    // Rows whose logits are read, in the order of the items; then the rows that slots draw from.
     std::int32_t* const rows =
         staging_.take(static_cast<std::size_t>(std::max(options_.max_logits, 1)));
     std::int64_t count = 0, read = 0;
-    // The head has the form of the item where all its logits are wanted; the last token's alone are
-    // computed as those of a token that was fed.
-    std::vector<std::pair<std::int64_t, bool>> runs;  // rows of one kind: how many, and which
+    // The head has the item's form if all its logits are wanted; logits of only the last token are
+    // computed like those of a fed token.
+    std::vector<std::pair<std::int64_t, bool>> runs;  // runs of rows: how many, and the form
     const auto add = [&](std::size_t i, std::int64_t wanted, bool few) {
         const bool some = pass.items[i]->logits == BatchItem::Logits::some;
         for (std::int64_t r = 0; r < wanted; ++r) {
@@ -199,7 +199,7 @@ Tensor Resident::run_given(const Pass& pass) {
         if (runs.empty() || runs.back().second != few) runs.emplace_back(0, few);
         runs.back().first += wanted;
     };
-    std::vector<std::pair<Slot, std::int64_t>> draws;  // and the position that is drawn for
+    std::vector<std::pair<Slot, std::int64_t>> draws;  // slot and position to draw for
     for (std::size_t i = 0; i < pass.given; ++i) {
         const BatchItem& item = *pass.items[i];
         const bool all = item.logits == BatchItem::Logits::all;

@@ -1,5 +1,5 @@
-// What passes say of unknown tokens. Rows whose draw is not filtered need no logits: the head gives
-// records of their tiles (ops/denoise/tile_draw.h).
+// Guesses of unknown tokens. Rows whose draw is not filtered need no logits: the head gives records
+// of their tiles (ops/denoise/tile_draw.h).
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -14,8 +14,8 @@ namespace mr::model {
 static_assert(sizeof(cuda::GuessRow) == DeviceBuffers::kGuessRowWords * 8 &&
               sizeof(cuda::DeviceGuess) == DeviceBuffers::kGuessWords * 4);
 
-// Whether the head computes active rows alone, and gives records where no draw is filtered. They
-// lie where logits would; a check wants to see those.
+// Whether the head computes only active rows, and gives records where no draw is filtered. Records
+// take the place of logits, which check_nan needs to see.
 bool Resident::makes_records() const {
     return options_.head_records && options_.fuse && !options_.check_nan &&
            cuda::linear_records_takes(ctx_, weights_->weights.head.dtype, spec_.dim) &&
@@ -23,8 +23,8 @@ bool Resident::makes_records() const {
                static_cast<std::size_t>(spec_.vocab) * sizeof(float);
 }
 
-// Guesses of rows x f32 [count, dim] behind the layers: those of buffers_.guess_rows from `first`
-// on, to the same places of buffers_.guesses.
+// Guesses from rows x f32 [count, dim] after the layers, for buffers_.guess_rows from `first` on,
+// into the same places of buffers_.guesses.
 void Resident::head_guesses(Tensor x, std::int64_t first, bool filtered) {
     const std::int32_t mask = spec_.diffusion->mask;
     const auto* const rows = reinterpret_cast<const cuda::GuessRow*>(buffers_.guess_rows) + first;
@@ -36,7 +36,7 @@ void Resident::head_guesses(Tensor x, std::int64_t first, bool filtered) {
         return;
     }
     const Tensor logits = rows_as(buffers_.logits, DType::f32, 0, x.rows(), spec_.vocab);
-    if (makes_records()) {  // of active rows alone
+    if (makes_records()) {  // of active rows only
         linear(products_.head(x, cuda::RecordsOut{nullptr, rows, mask}, logits));
     } else {
         heads(logits, x, true);
@@ -49,7 +49,7 @@ void Resident::head_guesses(Tensor x, std::int64_t first, bool filtered) {
     }
 }
 
-// buffers_.guess_rows[i] is of places[order[i]].
+// buffers_.guess_rows[i] is that of places[order[i]].
 void Resident::send_places(std::span<const Place> places, std::span<const std::size_t> order) {
     const std::size_t bytes = places.size() * sizeof(cuda::GuessRow);
     std::int32_t* const rows = staging_.take(bytes / sizeof(std::int32_t));
@@ -69,7 +69,7 @@ const std::vector<cuda::DeviceGuess>& Resident::read_guesses(std::size_t count) 
     return host_guesses_;
 }
 
-// Guesses of the rows buffers_.pass.rows, of which the first `plain` are not filtered.
+// Guesses for the rows in buffers_.pass.rows, of which the first `plain` are not filtered.
 void Resident::launch_guesses(std::int64_t plain, std::int64_t count) {
     if (count == 0) return;
     const Tensor last = rows_as(buffers_.last, DType::f32, 0, count, spec_.dim);
@@ -78,7 +78,7 @@ void Resident::launch_guesses(std::int64_t plain, std::int64_t count) {
     if (plain < count) head_guesses(last.slice_rows(plain, count - plain), plain, true);
 }
 
-// Whether all rows of the pass are one part in the decode form, which may be captured.
+// Whether all rows of the pass are one part in the decode form, so that it can be captured.
 bool Resident::guesses_in_one_launch(const Pass& pass) const {
     if (!options_.graph || options_.check_nan || options_.stream || watched_) return false;
     if (pass.given != pass.items.size() || pass.tokens > decode_rows(options_)) return false;
@@ -87,7 +87,7 @@ bool Resident::guesses_in_one_launch(const Pass& pass) const {
     });
 }
 
-// The pass as a graph, if its shape has been there before. What the host sends has been sent.
+// Runs the pass as a graph if its shape was seen before. The host's arrays have been sent.
 void Resident::run_captured(const Pass& pass, const Part& part, std::int64_t plain,
                             std::int64_t count) {
     Part bounded = part;
@@ -106,7 +106,7 @@ void Resident::run_captured(const Pass& pass, const Part& part, std::int64_t pla
     };
     Captured* const seen = guess_passes_.find(key);
     if (!seen) {
-        if (guess_passes_.full()) stream_.synchronize();  // a graph that gives way may still run
+        if (guess_passes_.full()) stream_.synchronize();  // an evicted graph may still run
         guess_passes_.put(key, {});
         launch();
     } else {
@@ -129,8 +129,8 @@ void Resident::run_captured(const Pass& pass, const Part& part, std::int64_t pla
     for (int i = 0; i < spec_.layers; ++i) ledger_.add(OpKind::attention, keys);
 }
 
-// Rows whose draw is not filtered come first: those and the others are a product each, and no bit
-// of a row depends on how many share it.
+// Rows whose draw is not filtered come first. They and the others are separate GEMMs, and no bit of
+// a row depends on the number of rows in one.
 void Resident::run(const Pass& pass, std::span<const Place> places, std::span<ops::Guess> out) {
     std::vector<std::size_t> order(places.size());
     std::iota(order.begin(), order.end(), std::size_t{0});

@@ -10,24 +10,24 @@ namespace {
 
 using ops::kTileRows;
 
-constexpr int kWarps = 8;  // of a block
+constexpr int kWarps = 8;  // per block
 constexpr int kThreads = 32 * kWarps;
-constexpr std::int64_t kMostBlocks = 132 * 16;  // of the kernels that go over rows
+constexpr std::int64_t kMostBlocks = 132 * 16;  // for kernels that loop over rows
 
-// Blocks have 34 or 18 bytes: an even address is all that can be relied on.
+// Quantised blocks have 34 or 18 bytes: only even addresses are guaranteed.
 __device__ std::uint32_t load_word(const std::byte* at) {
     const auto* halves = reinterpret_cast<const std::uint16_t*>(at);
     return halves[0] | static_cast<std::uint32_t>(halves[1]) << 16;
 }
 
-// One warp a record: 8 rows of one granule. The granules of a tile lie beside each other in the
-// rows, so a block of 8 warps reads 8 runs of up to 8 granules.
+// One warp per record: 8 rows of one granule. The granules of a tile are adjacent in the rows, so a
+// block of 8 warps reads 8 runs of up to 8 granules.
 template <DType kType>
 __global__ void repack(std::byte* to, const std::byte* from, std::int64_t rows, int blocks,
                        int granules, int groups) {
     constexpr bool kEight = kType == DType::q8_0x8;
     constexpr int kBlockBytes = kEight ? 34 : 18;
-    constexpr int kBlocks = ops::tile_granule(kType) / ops::kTileBlock;  // of a granule
+    constexpr int kBlocks = ops::tile_granule(kType) / ops::kTileBlock;  // per granule
     cuda::wait_for_previous();
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const std::int64_t tile = blockIdx.x / static_cast<unsigned>(groups);
@@ -58,7 +58,7 @@ __global__ void repack(std::byte* to, const std::byte* from, std::int64_t rows, 
         }
     }
     reinterpret_cast<uint4*>(record)[lane] = make_uint4(words[0], words[1], words[2], words[3]);
-    if (lane < kBlocks * kTileRows) {  // the scales, one a lane
+    if (lane < kBlocks * kTileRows) {  // the scales, one per lane
         const int scale_row = lane / kBlocks, scale_block = lane % kBlocks;
         const std::byte* block = block_at(scale_row, scale_block);
         *reinterpret_cast<std::uint16_t*>(
@@ -78,7 +78,7 @@ void launch_repack(const Context& ctx, std::byte* to, const std::byte* from, std
                  to, from, rows, static_cast<int>(cols / ops::kTileBlock), granules, groups);
 }
 
-// What the kernels need of RandomRows, by value.
+// The parameters of RandomRows, by value for the kernels.
 struct Rows {
     std::uint64_t key;
     RowOrder order;
@@ -93,7 +93,8 @@ struct ValueTable {
     std::uint32_t values[256];
 };
 
-// Bits is the storage of a weight: uint16_t or uint32_t. One word of random bits is 8 weights.
+// Bits is the storage type of a weight: uint16_t or uint32_t. One word of random bits gives 8
+// weights.
 template <typename Bits>
 __global__ void random_floats(Bits* to, const Rows what, const __grid_constant__ ValueTable table) {
     __shared__ Bits values[256];

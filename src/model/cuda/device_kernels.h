@@ -1,5 +1,5 @@
-// What happens to weights on the device while they are loaded: blocks become tiles, and random
-// matrices are made in place.
+// Kernels for loading weights: they repack blocks into tiles, and make random matrices in
+// place.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,15 @@
 
 namespace mr::model {
 
-// Rows of q8_0 or q4_0 blocks, as files have them, into tiles of `type` (q8_0x8, q4_0x8), padding
-// and all. from [rows, cols]: on an even address. to: the record of row 0 and column 0, on an
-// address of 16; rows that follow in another call begin at a multiple of 8.
+// Repacks rows of q8_0 or q4_0 blocks, in the file layout, into tiles of `type` (q8_0x8, q4_0x8),
+// padding included. from [rows, cols]: 2-byte aligned. to: the record of row 0 and column 0,
+// 16-byte aligned; rows of a later call begin at a multiple of 8.
 void repack_tiles(const Context& ctx, DType type, std::byte* to, const std::byte* from,
                   std::int64_t rows, std::int64_t cols);
 
-// Rows [first, first + rows) of the device's order of a random matrix, as a file would have them:
-// the bits that RandomRows::fill() gives. to: on an address of 16 where rows are whole 16 bytes.
+// Makes rows [first, first + rows), in the device's row order, of a random matrix in the file
+// layout: the same bits as RandomRows::fill(). to: 16-byte aligned if rows are multiples of 16
+// bytes.
 void make_random_rows(const Context& ctx, std::byte* to, const RandomRows& matrix,
                       const RowOrder& order, std::int64_t first, std::int64_t rows);
 

@@ -34,7 +34,7 @@ Tensor at_address(std::uintptr_t address, DType type, const Shape& shape) {
     return {reinterpret_cast<void*>(address), type, shape};
 }
 
-// Kernels load 16 bytes at a time and tiles of 8 rows: a part may begin only where both do.
+// Kernels load 16 bytes at a time, and tiles have 8 rows: a part must start at a multiple of both.
 bool may_follow(DType type, const Shape& before) {
     if (ops::is_tiled(type)) return before[0] % ops::kTileRows == 0;
     return device_matrix_bytes(type, before[0], before[1]) % 16 == 0;
@@ -87,7 +87,7 @@ class Placer {
         }
     }
 
-    // The parts as one matrix; none, and nothing taken, where they cannot be.
+    // The parts as one matrix; none, and nothing allocated, if they cannot be joined.
     Tensor join_matrices(std::span<const Role> roles, int layer) {
         const DType joined = type(roles.front(), layer);
         std::int64_t rows = 0;
@@ -125,13 +125,13 @@ class Placer {
     DeviceViews out_;
 };
 
-// The largest context that leaves the plan within `available`; nothing where none does.
+// The largest context whose plan fits into `available`; none if there is none.
 std::optional<std::int64_t> fitting_context(const DeviceNeeds& needs, std::uint64_t available) {
     if (needs.kv_position == 0) return std::nullopt;
     const std::uint64_t kv = needs.kv_position * static_cast<std::uint64_t>(needs.context);
     const std::uint64_t rest = needs.plan.total() - std::min(needs.plan.total(), kv);
     if (rest >= available) return std::nullopt;
-    constexpr std::uint64_t kStep = 64;  // a number one can remember, and whole pages
+    constexpr std::uint64_t kStep = 64;  // a round number, and whole pages
     const std::uint64_t most = (available - rest) / needs.kv_position / kStep * kStep;
     if (most < kStep) return std::nullopt;
     return static_cast<std::int64_t>(most);
@@ -179,7 +179,7 @@ std::string device_remedy(const DeviceNeeds& needs, const ModelSpec& spec,
     if (const auto context = fitting_context(needs, available)) {
         out = fmt::format("use {} {}", needs.option, *context);
     }
-    // Smaller weights, with everything else as it was asked for.
+    // Smaller weight types, with everything else as asked for.
     const std::uint64_t rest = needs.plan.total() - std::min(needs.plan.total(), needs.weights);
     std::string types;
     for (DType type : {DType::bf16, DType::q8_0, DType::q4_0}) {

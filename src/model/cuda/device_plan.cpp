@@ -1,5 +1,5 @@
-// What a device engine will hold, from the model alone; and what a build without CUDA has instead
-// of one.
+// The memory plan of a device engine, from the model alone; and the stand-in for the engine in a
+// build without CUDA.
 #include <string>
 
 #include "core/cuda/device.h"
@@ -41,8 +41,8 @@ MemoryPlan device_plan(const Model& model, const EngineOptions& options) {
 }
 
 std::string device_takes(const LayerSpec& layer, const LayerSpec& common) {
-    // Every member by its name: one that is added has to be handled before this compiles again.
-    // Masks, scales, norms and activations are given to the kernels layer by layer.
+    // A structured binding of every member: a new member must be handled before this compiles.
+    // Masks, scales, norms and activations are passed to the kernels layer by layer.
     const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
     if (softcap != 0) return "a softcap of scores";
     if (rope != common.rope) return "rotary positions that differ by layer";  // there is one table
@@ -54,7 +54,7 @@ std::string step_takes_layer(const LayerSpec& layer, const LayerSpec& common) {
     const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
     if (softcap != 0) return "a softcap of scores";
     if (qk_norm) return "norms of q and k";
-    // The kernel is given these once for all layers.
+    // The kernel takes one value of these for all layers.
     if (mask != common.mask) return "masks that differ by layer";
     if (scale != common.scale) return "scales of scores that differ by layer";
     if (rope != common.rope) return "rotary positions that differ by layer";

@@ -1,5 +1,5 @@
-// The products of a layer as the kernels for few tokens take them, norms and activations included:
-// what the engine launches one by one, and what a step in one kernel is made of.
+// The GEMMs of a layer as input for the kernels for few tokens, norms and activations included. The
+// engine launches them one by one, or builds a step in one kernel from them.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace mr::model {
 
-// Rows [first, first + rows) of a buffer whose elements are 4 bytes wide, in another type.
+// Rows [first, first + rows) of a buffer with 4 bytes an element, viewed as another type.
 Tensor rows_as(Tensor buffer, DType type, std::int64_t first, std::int64_t rows, std::int64_t cols);
 
 class DeviceProducts {
   public:
-    // All three outlive it; the buffers may be taken later.
+    // All three must outlive the object; the buffers may be allocated later.
     DeviceProducts(const ModelSpec& spec, const EngineOptions& options,
                    const DeviceWeights& weights, const DeviceBuffers& buffers)
         : spec_(spec),
@@ -29,19 +29,19 @@ class DeviceProducts {
           buffers_(buffers) {}
 
     const SinkViews& views() const { return views_; }
-    // What rows [first, first + rows) are rotated by: a table of positions, or of those rows
-    // (rope_by_row()); and the rows for what asks sinks in a view.
+    // The rotations of rows [first, first + rows): a table by position, or by row (rope_by_row());
+    // and the rows for queries of sinks in a view.
     bool rope_by_row() const { return by_row_; }
     Tensor rope(std::int64_t first, std::int64_t rows) const;
     Tensor rope_sinks(int view, std::int64_t first, std::int64_t rows) const;
-    // What asks the sinks of a layer, as q; none where sequences have no sinks.
+    // Queries for the sinks of a layer, shaped as q; none where sequences have no sinks.
     Tensor q_sinks(int layer, std::int64_t first, std::int64_t rows) const;
 
-    // Of rows [first, first + rows) of the activations. qkv: q, and k and v into the cache; `batch`
-    // must outlive what is returned.
+    // For rows [first, first + rows) of the activations. qkv: q, and k and v into the cache;
+    // `batch` must outlive the result.
     cuda::LinearIn qkv(const ops::DeviceBatch& batch, std::int64_t first, int layer,
                        const ops::PagedKv& kv) const;
-    // The same before bias, norms of q and k and rotation; the caller says where to.
+    // The same before bias, norms of q and k and rotation; the caller sets the output.
     cuda::LinearIn qkv_sums(std::int64_t rows, std::int64_t first, int layer) const;
     cuda::LinearIn out(std::int64_t rows, std::int64_t first, int layer) const;
     cuda::LinearIn up(std::int64_t rows, std::int64_t first, int layer) const;
@@ -49,7 +49,7 @@ class DeviceProducts {
     cuda::LinearIn head(Tensor x, Tensor logits) const;
     cuda::LinearIn head(Tensor x, const cuda::RecordsOut& records, Tensor logits) const;
 
-    // All layers for the rows of a decode batch, and the head where its type is that of the layers.
+    // All layers for the rows of a decode batch, and the head if its type is that of the layers.
     cuda::StepModel step(const ops::DeviceBatch& batch, KvCache& cache, Tensor logits) const;
 
   private:

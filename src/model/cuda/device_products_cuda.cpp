@@ -138,7 +138,7 @@ cuda::StepModel DeviceProducts::step(const ops::DeviceBatch& batch, KvCache& cac
     model.q_sinks = q_sinks(0, 0, rows);  // all layers share a mask, and so a view
     model.streams = by_row_;
     model.parallel = spec_.residual == Residual::parallel;
-    // All layers' (step_takes_layer).
+    // The same for all layers (step_takes_layer).
     model.mask = layers_.front().mask;
     model.scale = layers_.front().scale;
     if (weights_.weights.head.dtype == layer(0).o.dtype) {

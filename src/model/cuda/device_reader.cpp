@@ -11,7 +11,7 @@
 namespace mr::model {
 namespace {
 
-// Large enough that a system call is nothing, small enough that all threads end together.
+// Large enough to hide the cost of a system call, small enough that all threads end together.
 constexpr std::int64_t kPieceBytes = 256 << 10;
 
 }  // namespace
@@ -19,7 +19,7 @@ constexpr std::int64_t kPieceBytes = 256 << 10;
 WeightReader::WeightReader(const Weights& weights, Through through)
     : weights_(weights), through_(through) {
     if (through_ != Through::file) return;
-    for (const MappedFile& file : weights.files) {  // advice; a system may not take it
+    for (const MappedFile& file : weights.files) {  // only a hint: the system may ignore it
         ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_SEQUENTIAL);
     }
 }

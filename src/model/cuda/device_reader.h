@@ -1,5 +1,5 @@
-// The host's side of loading to a device: rows of weights, in the device's order, into a buffer, as
-// fast as all threads can.
+// The host's side of loading to a device: all threads read rows of weights, in the device's order,
+// into a buffer.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@ namespace mr::model {
 
 class WeightReader {
   public:
-    // What lies in a mapped file is read from the file (nothing is mapped in, so there are no page
-    // faults and nothing to give back) or copied out of the map; what lies in memory is copied.
+    // Tensors of a mapped file are read from the file (no page faults, and nothing to unmap) or
+    // copied out of the map. Tensors in memory are copied.
     enum class Through { file, map };
     explicit WeightReader(const Weights& weights, Through through = Through::file);
 
-    // Rows [first, first + rows) of the device's order, one after the other, to `to`. Throws Error
-    // (input) where the file cannot be read or has become shorter.
+    // Reads rows [first, first + rows) in the device's order, one after another, to `to`. Throws
+    // Error (input) if the file cannot be read or has become shorter.
     void read(ThreadPool& pool, const Tensor& tensor, const RowOrder& order, std::int64_t first,
               std::int64_t rows, std::byte* to) const;
 

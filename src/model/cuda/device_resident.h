@@ -1,7 +1,7 @@
 // The engine on the device: weights, cache, activations and sampler stay there.
 // device_engine_cuda.cpp computes the layers, device_given_cuda.cpp runs passes of given tokens,
-// device_guess_cuda.cpp has what they say of unknown ones, device_decode.cu the rows that are fed,
-// device_fill_cuda.cpp blocks that are filled in.
+// device_guess_cuda.cpp makes guesses, device_decode.cu runs fed rows, device_fill_cuda.cpp fills
+// in diffusion blocks.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@
 
 namespace mr::model {
 
-// Sets a variable for the length of a scope, however that ends.
+// Sets a variable for the length of a scope, exceptions included.
 template <typename T>
 class Meanwhile {
   public:
@@ -44,14 +44,14 @@ class Meanwhile {
     T before_;
 };
 
-// Pinned memory through which small arrays go to the device. One of two halves is filled while the
-// other may still be on its way.
+// Pinned memory through which small arrays go to the device. It has two halves: one is filled while
+// the other may still be in flight.
 class Staging {
   public:
     Staging() = default;
     explicit Staging(std::size_t ints) : memory_(2 * ints * sizeof(std::int32_t)), ints_(ints) {}
 
-    // Everything sent until end() lies in one half.
+    // Everything sent until end() uses one half.
     void begin() {
         half_ = 1 - half_;
         used_ = 0;
@@ -90,9 +90,9 @@ class Resident final : public Engine {
     Tensor head_input(std::int64_t rows);
     void copy_page(std::int32_t to, std::int32_t from) override;
     void synchronize() override { stream_.synchronize(); }
-    // Two steps keep the device busy while a token is printed; what runs ahead is for nothing where
-    // a generation ends early. A step that is checked ends before the next begins: what comes
-    // before a NaN is still read.
+    // Two steps keep the device busy while a token is printed; steps ahead are wasted if a
+    // generation ends early. With check_nan a step ends before the next begins, so that tokens
+    // before a NaN are still read.
     int ahead() const override { return watched_ || options_.check_nan ? 0 : 2; }
     std::int64_t cut() const override { return kCut; }
     void watch(bool on) override { watched_ = on; }
@@ -101,15 +101,15 @@ class Resident final : public Engine {
     bool one_kernel() const override { return program(static_cast<int>(rows_.size())) != nullptr; }
     StepLaunches step_launches(int rows, std::int64_t keys) override;
 
-    // Captured blocks that are kept, those that were used last. Whole blocks need two for each
-    // bound of the keys that they see (the first block of a text, and one behind another), 16 up to
-    // a context of 32,768. The last block of a text has any length, so texts of all lengths would
-    // need as many again for each of them: such a graph gives way, and is captured again. So do
-    // those of full attention, where every length of a text has its own, and with a cache of what
-    // lies before a block every block.
+    // Captured blocks to keep, least recently used out first. Whole blocks need two for each bound
+    // of the keys they see (the first block of a text, and a later one), 16 up to a context of
+    // 32,768. The last block of a text has any length, so texts of all lengths would need as many
+    // again for each of them: such graphs are evicted and captured again. So are those of full
+    // attention, where every length of a text has its own graph, and with a prefix cache every
+    // block.
     static constexpr std::size_t kMostFills = 32;
     std::size_t captured_fills() const { return fills_.size(); }
-    std::uint64_t captured_passes() const { return captured_passes_; }  // that were launched
+    std::uint64_t captured_passes() const { return captured_passes_; }  // launched ones
 
   private:
     // Rows [first, first + batch.tokens) of the activations, all of one form and mask.
@@ -117,10 +117,10 @@ class Resident final : public Engine {
         ops::DeviceBatch batch;
         std::int64_t first = 0;
         bool few = true;                           // the decode form
-        std::optional<ops::AttentionMask> mask{};  // of all its items; none: what the layers say
+        std::optional<ops::AttentionMask> mask{};  // of all its items; none: the layers' own
         Stream stream{};                           // of all its items, in the prompt form
     };
-    // A slot, and where its newest draws are: in which row of the sampler, under which number.
+    // A slot, and where its newest draws are: the sampler's row and the step in it.
     struct DeviceSlot {
         struct Draw {
             int row = 0;
@@ -129,16 +129,16 @@ class Resident final : public Engine {
         bool open = false;
         SeqId seq = 0;
         DrawParams params;
-        int row = -1;  // of the rows that are fed; -1: none
+        int row = -1;  // its fed row; -1: none
         std::uint64_t draws = 0;
         std::array<Draw, 32> where;  // by number
     };
-    // What a captured step was captured for.
+    // The key of a captured step.
     struct StepKey {
         int rows;
         int keys;  // a power of two, or the context
-        // Of sampling; rows of large steps sample outside of the graph, and so do those that are
-        // adjusted: -1.
+        // cuda::SampleKind; -1: sampling outside the graph, for large steps and adjusted
+        // rows.
         int kind;
         auto operator<=>(const StepKey&) const = default;
     };
@@ -146,21 +146,21 @@ class Resident final : public Engine {
         cuda::Graph graph;
         Ledger ledger;
     };
-    // The text that fills itself in, as the host knows it.
+    // The text that is being filled in, on the host's side.
     struct Fill {
         bool open = false;
         SeqId seq = 0;
-        bool apart = false, filtered = false;  // filtered: its draws are
+        bool apart = false, filtered = false;  // filtered: its draws are filtered
         int block = 0, before = 0;             // places of a block; tokens before it, as in FillKey
-        // Where attention is full: the text keeps what lies before a block (OpenBlock::keeps), and
-        // the next pass is the one that computes it.
+        // With full attention: the text keeps what lies before a block (OpenBlock::keeps), and the
+        // next pass is the one that computes it.
         bool keeps = false, refresh = false;
         std::int64_t start = 0, end = 0, size = 0;
-        std::uint64_t progress = 0;  // cuda::BlockReport's
+        std::uint64_t progress = 0;  // of cuda::BlockReport
         std::optional<ops::AttentionMask> mask{};
     };
-    // What the passes of a block were captured for. `before`: tokens that the first pass commits;
-    // where attention is full, tokens that are kept in the cache.
+    // The key of a captured block. `before`: tokens that the first pass commits; with full
+    // attention, tokens that are kept in the cache.
     struct FillKey {
         int before, places;
         int keys;  // a power of two, or the context; where attention is full, tokens of the text
@@ -170,16 +170,16 @@ class Resident final : public Engine {
         bool filtered;
         auto operator<=>(const FillKey&) const = default;
     };
-    // What a pass with guesses was captured for: one part, in the decode form.
+    // The key of a captured pass with guesses: one part, in the decode form.
     struct GuessKey {
         int tokens, sequences, most;  // rows; items; rows of an item, at most
         int keys;                     // a power of two, or the context
-        int block;                    // of the mask that the items have; -1: the layers' own
-        std::int64_t plain, count;    // places that are not filtered, and all
+        int block;                    // block of the items' mask; -1: the layers' own
+        std::int64_t plain, count;    // unfiltered places, and all
         auto operator<=>(const GuessKey&) const = default;
     };
-    // The first pass (or two: one that only commits) and those that follow it; in one graph, or
-    // each in its own.
+    // The first pass (or two: one that only commits) and the following ones, in one graph, or each
+    // in its own.
     struct CapturedFill {
         cuda::LoopGraph loop;
         Captured first, again;
@@ -213,7 +213,7 @@ class Resident final : public Engine {
     struct BlockPass {
         cuda::BlockRows rows;
         Part part;
-        int first_asked = 0;  // the row with the first logits, where they lie together
+        int first_asked = 0;  // row of the first logits, if their rows are adjacent
     };
     FillKey fill_key() const;
     std::vector<std::pair<int, int>> first_passes(const FillKey& key) const;
@@ -222,8 +222,8 @@ class Resident final : public Engine {
     Tensor asked_rows(const BlockPass& pass);
     void launch_block_pass(const FillKey& key, int before, int places, cuda::LoopGraph::Loop loop);
     void wait_for_passes(std::uint64_t blocks, std::uint64_t passes);
-    // Where sequences may stream: how this one does, to row `row` of the arrays; the batch of rows
-    // from `first` on; and what its rows are rotated by.
+    // Where sequences may stream: sends the stream of a sequence to row `row` of the arrays; the
+    // batch of rows from `first` on; and the rotations of its rows.
     void send_stream(SeqId seq, const DeviceBuffers::Arrays& to, int row);
     void add_streams(ops::DeviceBatch& batch, const DeviceBuffers::Arrays& from, int first) const;
     void rotations_of(const Part& part);
@@ -264,7 +264,7 @@ class Resident final : public Engine {
     template <typename Body>
     void stamped(Body&& body) {
         if (!watched_) return body();
-        watched_step_.reset();  // its stages are not the timeline's any more
+        watched_step_.reset();  // its stages are no longer in the timeline
         timeline_.clear_stages();
         const Meanwhile watching(ctx_.timeline, &timeline_);
         timeline_.reset(stream_);
@@ -274,7 +274,7 @@ class Resident final : public Engine {
     void keep_stages(std::vector<Stage> stages);
     std::vector<Stage> read_stamps();
 
-    // Rows that are fed.
+    // Fed rows.
     void prepare_rows();
     void prepare_programs();
     void capture_steps();
@@ -292,19 +292,20 @@ class Resident final : public Engine {
     ops::DeviceBatch decode_batch(const StepKey& key) const;
     void launch_forward(const StepKey& key);
     void launch_sample(int rows, cuda::SampleKind kind, bool adjusted);
-    // Whether a row from `first` on is adjusted or noted; and what of them the draw needs.
+    // Whether a row from `first` on is adjusted or keeps log-probabilities; and sends what their
+    // draws need.
     bool adjusts_rows(std::size_t first) const;
     void send_adjustments(std::size_t first, int rows);
-    // Keys that the step which is launched reads in a layer, over all rows.
+    // Keys that the current step reads in a layer, over all rows.
     std::int64_t keys_read(int layer) const {
         return masks_[mask_of_[static_cast<std::size_t>(layer)]].keys;
     }
     void add_keys_work(Ledger& ledger, std::vector<Stage>* stages) const;
 
-    // A larger step takes milliseconds: two launches after it do not matter, and its graphs need
-    // not be captured for every kind of sampling.
+    // Larger steps take milliseconds: two more launches do not matter, and their graphs need not be
+    // captured for every kind of sampling.
     static constexpr int kSampledInside = 8;
-    static constexpr int kAdjustedKind = 2;  // beside a cuda::SampleKind, in a StepKey
+    static constexpr int kAdjustedKind = 2;  // added to a cuda::SampleKind in a StepKey
 
     std::shared_ptr<const DeviceWeights> weights_;
     const ModelSpec& spec_;
@@ -315,33 +316,33 @@ class Resident final : public Engine {
     DeviceProducts products_;
     Staging staging_;
     cuda::Sampler sampler_;
-    std::optional<cuda::Adjuster> adjuster_;     // none for a model that fills in tokens
-    std::vector<cuda::Adjuster::Row> adjusted_;  // of send_adjustments()
-    cuda::Timeline timeline_;  // of whatever is watched: one pass or step at a time
+    std::optional<cuda::Adjuster> adjuster_;     // none for a diffusion model
+    std::vector<cuda::Adjuster::Row> adjusted_;  // for send_adjustments()
+    cuda::Timeline timeline_;                    // of the watched pass or step, one at a time
     cuda::PinnedBuffer host_logits_;
     std::vector<cuda::DeviceGuess> host_guesses_;
 
     std::vector<DeviceSlot> slots_;
-    std::vector<Slot> rows_;  // who sits in which row of the step
-    std::int32_t spare_ = 0;  // the page of rows that sleep
+    std::vector<Slot> rows_;  // the slot in each row of the step
+    std::int32_t spare_ = 0;  // the page that idle rows write to
     double rope_magnitude_ = 1;
-    Tensor apart_;  // what is to be added to x, where a product has not done it
+    Tensor apart_;  // still to be added to x, where the GEMM did not
     std::map<StepKey, Captured> graphs_;
     Fill fill_;
     cuda::PinnedBuffer fill_report_;  // cuda::BlockReport
     RecentMap<FillKey, CapturedFill> fills_{kMostFills};
     std::map<FillKey, ForwardTimes> forward_times_;
-    // Passes of several texts. A shape is captured when it comes again; until then it has no graph.
+    // Passes of several texts. A shape is captured when it comes a second time.
     RecentMap<GuessKey, Captured> guess_passes_{kMostFills};
     std::uint64_t captured_passes_ = 0;
-    std::set<std::uint64_t> warm_rows_;  // whose products have been used: warm_up()
-    // The same with stamps: the last one alone, since all share the timeline.
+    std::set<std::uint64_t> warm_rows_;  // row counts whose GEMMs have run once: warm_up()
+    // The same with stamps: only the last one, since all share the timeline.
     std::optional<std::pair<StepKey, Captured>> watched_step_;
-    // The layers of a step as one kernel, by rows; none where there is no such kernel.
+    // The layers of a step as one kernel, by rows; none if there is no such kernel.
     std::array<std::optional<cuda::StepProgram>, cuda::kStepRows + 1> programs_;
     cuda::DeviceTurn turn_;
-    // The masks of the layers, each once, and the keys that the rows of the step which is launched
-    // see through it.
+    // The distinct masks of the layers, and the keys that the rows of the current step see through
+    // each.
     struct MaskKeys {
         ops::AttentionMask mask;
         std::int64_t keys = 0;

@@ -1,4 +1,4 @@
-// The rows that are fed, on the device: how they advance from step to step, and how one leaves.
+// Fed rows on the device: how they advance from step to step, and how one is removed.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace mr::model::rows {
 
-// What advances, and what it takes with it: a row of a circle that enters a page gives it the entry
+// The state that advances. A row with a ring of pages that enters a new page takes the table entry
 // of the page that leaves the window (KvCache::try_reserve follows the same rule).
 struct Rows {
     std::int32_t* positions;  // [rows]
     std::int32_t* pages;      // [rows, max_pages]
     int2* circles;            // [rows]
     int max_pages;
-    // Where sequences may stream; null: none does.
+    // Null if no sequence streams.
     int2* streams;         // [rows]
     std::int32_t* fronts;  // [rows, max_fronts], or none
     int max_fronts;
@@ -36,8 +36,8 @@ inline __global__ void advance_kernel(const Rows rows, const cuda::SampleRow* sa
         table[ops::table_entry(page - circle.y, rows.max_pages)];
 }
 
-// Position and pages of row `last` go where those of row `hole` were, and its own place sleeps: one
-// key, in the spare page.
+// Moves position and pages of row `last` to row `hole`; row `last` becomes idle: one key, in the
+// spare page.
 inline __global__ void leave_kernel(const Rows rows, int hole, int last, std::int32_t spare) {
     cuda::wait_for_previous();
     std::int32_t* const from = rows.pages + static_cast<std::int64_t>(last) * rows.max_pages;

@@ -18,7 +18,7 @@ std::uint64_t device_loading_bytes(const Model& model, const DeviceLoadOptions& 
 void release_host_weights(Model& model) {
     Weights& weights = model.weights;
     for (RoleAt at : roles_of(model.spec)) role_slot(weights, at).data = nullptr;
-    weights.head.data = nullptr;  // tied ones have no role of their own
+    weights.head.data = nullptr;  // a tied head has no role of its own
     weights.files = {};
     weights.keep.clear();
     weights.arenas.clear();
@@ -28,7 +28,7 @@ void release_host_weights(Model& model) {
 #ifndef MR_CUDA
 std::shared_ptr<const DeviceWeights> load_to_device(const Model&, ThreadPool&, Ledger*,
                                                     const Progress&, const DeviceLoadOptions&) {
-    cuda::require_device();  // says why there is none
+    cuda::require_device();  // its error says why
     return nullptr;
 }
 #endif

@@ -20,9 +20,9 @@ using cuda::Event;
 using cuda::PinnedBuffer;
 using cuda::Stream;
 
-// Chunks on their way: a ring of pinned buffers, each with a place on the device for what has to be
-// repacked there. Copies run on one stream and repacking on another, so that neither waits for the
-// other but for what it needs.
+// Chunks in flight: a ring of pinned buffers, each with a staging area on the device for chunks
+// that are repacked there. Copies run on one stream and repacking on another, and each waits only
+// for the data it needs.
 class Conveyor {
   public:
     Conveyor(std::size_t bytes, int chunks, Ledger* ledger)
@@ -34,10 +34,10 @@ class Conveyor {
         work_ctx_.cuda = &work_;
         work_ctx_.dependent_launch = false;
     }
-    ~Conveyor() {  // nothing may still read or write what is about to be given back
+    ~Conveyor() {  // nothing may still use the buffers when they are freed
         try {
             finish();
-        } catch (const Error&) {  // the call that waits reports it
+        } catch (const Error&) {  // the waiting call reports it
         }
     }
     Conveyor(const Conveyor&) = delete;
@@ -47,22 +47,22 @@ class Conveyor {
     const Context& work() const { return work_ctx_; }
     std::byte* staging() const { return staging_.data(); }
 
-    // The next pinned buffer, once what was in it has left.
+    // The next pinned buffer, once its last content has been sent.
     std::byte* next() {
         at_ = (at_ + 1) % ring_.size();
         ring_[at_].sent.synchronize();
         return pinned_.data() + at_ * chunk_;
     }
-    // Sends it straight to its place.
+    // Sends the buffer straight to its destination.
     void send(std::byte* to, std::size_t bytes) {
         copy_.to_device(to, pinned_.data() + at_ * chunk_, bytes, ledger_);
         copy_.record(ring_[at_].sent);
     }
-    // Sends it to be repacked: use(where it lies on the device) launches on work().
+    // Sends the buffer to be repacked: use(staging address) launches on work().
     template <typename Use>
     void send_through(std::size_t bytes, Use&& use) {
         std::byte* slot = staging_.data() + at_ * chunk_;
-        copy_.wait(ring_[at_].used);  // of this slot's last round
+        copy_.wait(ring_[at_].used);  // the slot's last repacking
         copy_.to_device(slot, pinned_.data() + at_ * chunk_, bytes, ledger_);
         copy_.record(ring_[at_].sent);
         work_.wait(ring_[at_].sent);
@@ -76,8 +76,8 @@ class Conveyor {
 
   private:
     struct Slot {
-        Event sent;  // the pinned buffer was read
-        Event used;  // the place on the device was
+        Event sent;  // the pinned buffer has been read
+        Event used;  // the staging area has been read
     };
     std::size_t chunk_;
     PinnedBuffer pinned_;
@@ -144,7 +144,7 @@ class Loader {
         if (progress_) progress_(kWhat, std::min(done_, out_->bytes), out_->bytes);
     }
 
-    // Norms and biases: as they will lie, gaps zero, in as few copies as there are chunks.
+    // Norms and biases in their final layout, gaps zeroed, in as few copies as there are chunks.
     void send_vectors() {
         std::vector<std::byte> image(vector_bytes_);
         for (RoleAt at : roles_of(model_.spec)) {
@@ -167,7 +167,7 @@ class Loader {
         }
     }
 
-    // Rows of a chunk: whole tiles where there are tiles.
+    // Rows per chunk: whole tiles if there are tiles.
     std::int64_t chunk_rows(const Tensor& from, const Tensor& to) const {
         MR_CHECK(from.row_bytes() > 0, "a matrix has columns");
         const auto rows = static_cast<std::int64_t>(conveyor_->chunk_bytes() / from.row_bytes());
@@ -199,7 +199,7 @@ class Loader {
         }
     }
 
-    // On one stream: what is made is repacked before the staging area is written again.
+    // On one stream: a made chunk is repacked before the staging area is written again.
     void make_matrix(RoleAt at, std::size_t index) {
         const Tensor& from = role_slot(model_.weights, at);
         const Tensor& to = role_slot(out_->weights, at);
@@ -230,7 +230,7 @@ class Loader {
     std::byte* base_ = nullptr;
     std::uint64_t vector_bytes_ = 0;
     std::uint64_t done_ = 0;
-    // Last: it waits for the device before what it writes to is given back.
+    // Last member: its destructor waits for the device before the memory it writes to is freed.
     std::optional<Conveyor> conveyor_;
 };
 

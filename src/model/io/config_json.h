@@ -13,7 +13,7 @@
 
 namespace mr::model {
 
-// An object of config.json. A value that is null counts as absent, as transformers has it.
+// An object of config.json. A null value counts as absent, as in transformers.
 class Config {
   public:
     Config(formats::JsonValue object, std::string file, std::string prefix = {})
@@ -23,7 +23,7 @@ class Config {
     std::optional<int> find_int(const char* key) const {
         const auto value = find(key);
         if (!value) return std::nullopt;
-        // Some writers give whole numbers as 64.0.
+        // Some writers store integers as 64.0.
         const double number = value->is_number() ? value->get<double>() : std::nan("");
         if (!(number == std::floor(number)) || number < 0 || number > 1 << 28) {
             fail(key, "must be a whole number from 0 to 2^28");

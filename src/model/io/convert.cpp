@@ -35,7 +35,7 @@ fs::path folder_of(const std::string& path) {
     return parent.empty() ? fs::path(".") : parent;
 }
 
-// Throws where one of `outputs` is a file of the input: it is mapped while they are written.
+// Throws if one of `outputs` is a file of the input, which stays mapped while they are written.
 void refuse_own_input(const std::string& in, const ConvertOptions& options,
                       const std::vector<fs::path>& outputs) {
     std::vector<fs::path> inputs = {in};
@@ -84,14 +84,14 @@ ConvertResult to_gguf(ConvertInput input, const std::string& in, const std::stri
     return result;
 }
 
-// Removes what was made, unless it is told that all went well. What was there before stays.
+// Removes the files it made unless told that all went well. Files that were there before stay.
 class Cleanup {
   public:
     ~Cleanup() {
         std::error_code code;
         for (const fs::path& path : paths_) fs::remove(path, code);  // a folder only if empty
     }
-    // Before `path` is made.
+    // Call before `path` is made.
     void add(const fs::path& path) {
         std::error_code code;
         if (fs::symlink_status(path, code).type() == fs::file_type::not_found) {
@@ -117,7 +117,7 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
     const fs::path folder = one_file ? folder_of(out) : fs::path(out);
     const fs::path weights = one_file ? fs::path(out) : folder / "model.safetensors";
 
-    // What a tokenizer is made of is carried over as it is.
+    // The files of a tokenizer are copied as they are.
     const fs::path tokenizer_folder =
         !options.tokenizer.empty() ? folder_of(options.tokenizer) : folder_of(in);
     std::vector<std::pair<fs::path, fs::path>> copies;
@@ -131,7 +131,7 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
             }
         }
     }
-    // From other formats they are made.
+    // From other formats, tokenizer files are made.
     std::optional<TokenizerFiles> made;
     if (copies.empty() && input.tokenizer)
         made = huggingface_tokenizer(input.tokenizer->data(), input.spec.family);
@@ -156,7 +156,7 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
         outputs.push_back(folder / "tokenizer_config.json");
     }
     refuse_own_input(in, options, outputs);
-    std::string left;  // why the companions of a single file stay as they are
+    std::string left;  // why a single file's companions are left alone
     if (!options.force) {
         const std::span<const fs::path> beside = std::span(outputs).subspan(one_file ? 1 : 0);
         const auto there = std::ranges::find_if(beside, [&](const fs::path& path) {
@@ -199,8 +199,8 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
                  .problem = fmt::format("cannot make the folder: {}", code.message())});
         }
     }
-    // All of them are written beside their targets, and only then put in place: a conversion that
-    // fails leaves an older model in the folder as it was.
+    // All files are written beside their targets and then renamed: a failed conversion leaves an
+    // older model in the folder as it was.
     ConvertResult result;
     result.files = {weights.string()};
     std::vector<std::unique_ptr<OutputFile>> texts;
@@ -255,7 +255,7 @@ ConvertResult convert_model(const std::string& given, const std::string& out,
     const std::string extension = fs::path(out).extension().string();
     std::error_code code;
     const bool is_folder = fs::is_directory(out, code);
-    // A folder's name may have a point in it; these are names of files.
+    // A folder's name may contain a dot; these suffixes are names of files.
     static const std::set<std::string> kOther = {".bin", ".pt",   ".pth",  ".ggml",
                                                  ".txt", ".json", ".onnx", ".npz"};
     if (out.empty() || (!is_folder && kOther.count(extension))) {

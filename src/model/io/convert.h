@@ -1,5 +1,5 @@
-// Any model that can be read, written as GGUF or safetensors. Tensor by tensor: what is held at a
-// time is about one tensor.
+// Writes any readable model as GGUF or safetensors, holding about one tensor in memory at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 namespace mr::model {
 
 struct ConvertOptions {
-    // f32, f16, bf16, q8_0 or q4_0 (GGUF only) for the matrices. None: as they are, where the
-    // format can hold them (quantised ones become f16 in safetensors).
+    // f32, f16, bf16, q8_0 or q4_0 (GGUF only) for the matrices. None: unchanged where the format
+    // can hold them (quantised ones become f16 in safetensors).
     std::optional<DType> type{};
     std::string tokenizer{};  // a path; empty: the one in or beside the model
-    bool force = false;       // replace files that are there beside the one that `out` names
+    bool force = false;       // replace existing files besides the one that `out` names
     // A matrix with a number that its type cannot hold stays bf16 or f32. Without this it is an
-    // error. All weights are read once more to find them.
+    // error. All weights are read once more to find such numbers.
     bool keep_outliers = false;
     std::vector<std::string> ignore_keys{};  // LoadOptions::ignore_keys
     Progress progress{};
@@ -29,7 +29,7 @@ struct ConvertResult {
     std::vector<std::string> files;  // written, the weights first
     std::uint64_t bytes = 0;         // of weights
     std::uint64_t tensors = 0;
-    std::vector<std::string> notes;  // what a user should know: fallbacks, what was left out
+    std::vector<std::string> notes;  // for the user: fallbacks, and what was left out
 };
 
 // `out` ends in .gguf, or in .safetensors (config.json goes beside it), or is a folder, which gets
@@ -38,14 +38,14 @@ struct ConvertResult {
 //
 // Norms and biases stay f32, and so do learned positions in quantised files. A matrix whose rows
 // are not a whole number of blocks becomes f16. q4_0 files hold the LM head (the embedding, where
-// tied) in q8_0: it is what decides between tokens, and one matrix of many.
+// tied) in q8_0: it decides between tokens and is only one matrix of many.
 //
-// The file that `out` names is replaced. Of a folder every file that is there already needs
-// `force`. A .safetensors file gets its companions (config.json, tokenizer.json, ...) only where
-// the folder has none of them; otherwise they stay as they are, and a note says so, unless `force`.
+// The file that `out` names is replaced. Existing files in a folder need `force`. A .safetensors
+// file gets its companions (config.json, tokenizer.json, ...) only if the folder has none of them,
+// or with `force`; otherwise they stay as they are, and a note says so.
 //
-// Throws Error (usage) where it would write over its own input or over a file that needs `force`;
-// nothing is left behind on failure.
+// Throws Error (usage) if it would overwrite its own input or a file that needs `force`; leaves
+// nothing behind on failure.
 ConvertResult convert_model(const std::string& in, const std::string& out,
                             const ConvertOptions& options = {});
 

@@ -1,4 +1,4 @@
-// What the two output formats say about a model besides its tensors. Internal to convert.cpp.
+// The metadata of the two output formats. Internal to convert.cpp.
 #pragma once
 
 #include <algorithm>
@@ -12,45 +12,45 @@
 
 namespace mr::model {
 
-// What of a layer neither format has words for (TakesLayer).
+// Which property of a layer neither format can express; empty if none (TakesLayer).
 std::string formats_take(const LayerSpec& layer, const LayerSpec& common);
 
-// Throws Error where the spec's family is not one that fills in tokens as the spec says.
+// Throws Error if the spec's family does not support the spec's diffusion settings.
 void require_diffusion_can_be_held(const ModelSpec& spec, const std::string& file);
 
-// The window of the layers that slide, 0 where none does.
+// The window of the sliding layers, 0 if there are none.
 struct Windows {
     int window = 0;
     std::vector<bool> slides;  // [layers]
     bool all() const { return std::find(slides.begin(), slides.end(), false) == slides.end(); }
 };
-// Throws Error naming `file` where layers slide by different windows or are not taken.
+// Throws Error naming `file` if layers have different windows or are not supported.
 Windows windows_of(const ModelSpec& spec, const std::string& file);
 
 // "llama" for Llama and Mistral, "gptneox" for GPT-NeoX, ...
 std::string gguf_architecture(const ModelSpec& spec);
 
-// Throws Error where GGUF has no way to say what this spec says, naming `file`.
+// Throws Error naming `file` if GGUF cannot express this spec.
 void require_gguf_can_hold(const ModelSpec& spec, const std::string& file);
 
-// What llama.cpp does with such a file that we do not, a sentence each.
+// How llama.cpp treats such a file differently, one sentence each.
 std::vector<std::string> llama_cpp_differences(const ModelSpec& spec);
 
-// All keys; `type` is that of most matrices.
+// Writes all keys; `type` is that of most matrices.
 void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
                          const text::Tokenizer* tokenizer, DType type);
 
-// Divisors of the rotary frequencies where the scaling is not one that GGUF has a name for; empty
-// where it needs none.
+// Divisors of the rotary frequencies, if GGUF has no name for the scaling; otherwise
+// empty.
 std::vector<float> gguf_frequency_factors(const RopeSpec& rope);
 
-// config.json of the family, as transformers reads it. Throws Error naming `file` where its
-// configuration has no way to say what this spec says.
+// config.json of the family, as transformers reads it. Throws Error naming `file` if it cannot
+// express this spec.
 std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tokenizer, DType type,
                                const std::string& file);
 
-// tokenizer.json and tokenizer_config.json beside a model of a family; none where they cannot say
-// what `data` says.
+// tokenizer.json and tokenizer_config.json for a model of a family; none if they cannot express
+// `data`.
 struct TokenizerFiles {
     std::string tokenizer;
     std::string config;

@@ -41,10 +41,10 @@ void write_rope(formats::GgufWriter& writer, const std::string& arch, const Mode
     }
 }
 
-// The vocabulary as GGUF can hold it: as many tokens as the embedding has rows.
+// The vocabulary padded for GGUF: as many tokens as the embedding has rows.
 TokenizerData padded_vocabulary(TokenizerData data, int vocab) {
     if (data.model == TokenizerModel::bytes) {
-        // GGUF has no such kind: a SentencePiece vocabulary of nothing but bytes.
+        // GGUF lacks this kind: write it as a SentencePiece vocabulary of bytes only.
         data.model = TokenizerModel::sentencepiece_bpe;
         for (std::size_t i = 0; i < data.tokens.size() && i < 256; ++i) {
             data.tokens[i] = fmt::format("<0x{:02X}>", i);
@@ -63,8 +63,8 @@ TokenizerData padded_vocabulary(TokenizerData data, int vocab) {
 }  // namespace
 
 std::string formats_take(const LayerSpec& layer, const LayerSpec& common) {
-    // Every member by its name: one that is added has to be handled before this compiles again.
-    // The common values are written, and which layers have a window.
+    // A structured binding of every member: a new member must be handled before this compiles. The
+    // common values are written, and which layers have a window.
     const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
     if (mask.kind != common.mask.kind || mask.block != common.mask.block) {
         return "masks that differ by layer";
@@ -244,7 +244,7 @@ void write_diffusion(formats::GgufWriter& writer, const std::string& arch, const
     writer.set_bool("diffusion.shift_logits", diffusion.shifted);
     writer.set_u32("tokenizer.ggml.mask_token_id", u32(diffusion.mask));
     if (diffusion.block > 0) writer.set_u32(arch + ".diffusion.block_size", u32(diffusion.block));
-    if (spec.family == "fast-dllm") {  // a block that is filled in as a whole is one part
+    if (spec.family == "fast-dllm") {  // a block that is filled in as a whole has one part
         const int part = diffusion.sub_block > 0 ? diffusion.sub_block : diffusion.block;
         writer.set_u32(arch + ".diffusion.sub_block_size", u32(part));
     }
@@ -276,7 +276,7 @@ void write_gguf_metadata(formats::GgufWriter& writer, const ModelSpec& spec,
                    spec.norm_eps);
     if (const Windows windows = windows_of(spec, {}); windows.window > 0) {
         writer.set_u32(arch + ".attention.sliding_window", u32(windows.window));
-        // llama.cpp's words, a flag a layer. Where all slide the key above says it all.
+        // llama.cpp's key, one flag per layer. If all layers slide, the key above is enough.
         if (!windows.all()) {
             writer.set_bools(arch + ".attention.sliding_window_pattern", windows.slides);
         }

@@ -40,7 +40,7 @@ double shortest(float value) { return std::stod(fmt::format("{}", value)); }
                         .remedy = "convert to GGUF instead"});
 }
 
-// GGUF gives Llama-3's scaling as divisors alone; config.json wants the numbers they came from.
+// GGUF stores Llama-3's scaling only as divisors; config.json needs the parameters they came from.
 // Llama-3 models have low and high factors of 1 and 4, and contexts that are powers of two.
 RopeSpec recover_llama3(RopeSpec rope, const std::string& file) {
     if (rope.freq_factors.empty()) return rope;
@@ -67,7 +67,7 @@ RopeSpec recover_llama3(RopeSpec rope, const std::string& file) {
 void add_rope(ordered_json& config, const ModelSpec& spec, const std::string& file) {
     const RopeSpec rope = recover_llama3(spec.rope, file);
     if (spec.family == "gpt-neox") {
-        // The loaders multiply and cut off: half a step more keeps the number of elements.
+        // Loaders multiply and truncate: half a step more keeps the number of elements.
         double part = static_cast<double>(rope.rotary) / spec.head_dim;
         if (static_cast<int>(spec.head_dim * part) != rope.rotary) part += 0.5 / spec.head_dim;
         config["rotary_pct"] = part;
@@ -138,7 +138,7 @@ void add_llama(ordered_json& config, const ModelSpec& spec, const std::string& f
     if (spec.family == "sdar" && !spec.qk_norm) config["qk_norm"] = false;
 }
 
-// LLaDA's own words. Its code has other defaults, so all that decides is written.
+// LLaDA's own keys. Its code has other defaults, so every key that matters is written.
 void add_llada(ordered_json& config, const ModelSpec& spec, const std::string& file) {
     if (spec.out_bias) cannot_say(file, "biases", "some");
     if (spec.rope.scaling != Scaling::none || !spec.rope.freq_factors.empty()) {
@@ -186,7 +186,7 @@ void add_diffusion(ordered_json& config, const ModelSpec& spec, const std::strin
     const bool fast = spec.family == "fast-dllm";
     config["mask_token_id"] = diffusion.mask;
     if (family.blocks) config[fast ? "bd_size" : "block_size"] = diffusion.block;
-    // Ours: Fast-dLLM v2 has it as an argument of its decoder.
+    // Our own key: Fast-dLLM v2 has it as an argument of its decoder.
     if (fast) {
         config["sub_block_size"] = diffusion.sub_block > 0 ? diffusion.sub_block : diffusion.block;
     }
@@ -197,7 +197,7 @@ void add_windows(ordered_json& config, const ModelSpec& spec, const std::string&
     const bool some = windows.window > 0;
     const bool qwen = layers_like(spec.family).starts_with("qwen");
     const bool mistral = spec.family == "mistral";
-    // Mistral's layers all slide or none does; the other families have no window at all.
+    // In Mistral all layers slide or none; the other families have no window at all.
     if (some && !qwen && (!mistral || !windows.all())) {
         cannot_say(file, "sliding window", fmt::format("{}", windows.window));
     }
@@ -206,8 +206,8 @@ void add_windows(ordered_json& config, const ModelSpec& spec, const std::string&
     if (some) config["sliding_window"] = windows.window;
     if (!qwen) return;
     config["use_sliding_window"] = some;
-    // The first layer that slides, where all that follow do: older versions of transformers know
-    // no layer_types.
+    // The first sliding layer, if all later ones slide: older versions of transformers do not know
+    // layer_types.
     const auto first = std::find(windows.slides.begin(), windows.slides.end(), true);
     const bool suffix = std::find(first, windows.slides.end(), false) == windows.slides.end();
     config["max_window_layers"] = suffix ? first - windows.slides.begin() : spec.layers;
@@ -267,7 +267,7 @@ std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tok
     config["torch_dtype"] = type == DType::f16    ? "float16"
                             : type == DType::bf16 ? "bfloat16"
                                                   : "float32";
-    // Without a tokenizer nothing is known of them, and the family's defaults would be guesses.
+    // Without a tokenizer these are unknown, and the family's defaults would be guesses.
     config["bos_token_id"] = nullptr;
     config["eos_token_id"] = nullptr;
     if (tokenizer && tokenizer->bos()) config["bos_token_id"] = *tokenizer->bos();

@@ -99,13 +99,13 @@ void Converter::run(const Write& write) {
 void Converter::plan() {
     const ModelSpec& spec = input_.spec;
     std::vector<RoleAt> roles = roles_of(spec);
-    // llama.cpp wants GPT-NeoX's head written out.
+    // llama.cpp expects GPT-NeoX's head as a tensor of its own.
     if (spec.tied_embeddings && dialect_ == Dialect::gguf && spec.family == "gpt-neox") {
         roles.push_back({Role::head});
     }
     for (RoleAt at : roles) {
         if (layout_.qkv != DialectLayout::Qkv::separate) {
-            // q stands for all three.
+            // q stands for q, k and v.
             if (at.role == Role::q) {
                 add({Role::qkv, at.layer}, {at, {Role::k, at.layer}, {Role::v, at.layer}});
                 continue;
@@ -150,7 +150,7 @@ void Converter::require_held(const OutTensor& tensor, const float* row, std::int
                                bf16 ? "bf16 or f32" : "f32", bf16 ? "bf16" : "f32")});
 }
 
-// Matrices whose numbers do not fit get a type that holds them.
+// Gives matrices whose numbers do not fit a type that holds them.
 void Converter::keep_outliers() {
     for (OutTensor& tensor : tensors_) {
         if (tensor.shape.rank != 2) continue;
@@ -210,7 +210,7 @@ DType Converter::choose_type(Role role, const OutTensor& out) {
     return type;
 }
 
-// The type that the parts have in the input; f16 where they differ.
+// The common type of the parts in the input; f16 if they differ.
 DType Converter::part_type(const OutTensor& out) const {
     const DType first = source_dtype(out.parts.front());
     for (RoleAt part : out.parts) {
@@ -225,7 +225,7 @@ std::vector<RoleTensor> Converter::read(const OutTensor& tensor) const {
     return out;
 }
 
-// Which row of a q or k in memory belongs at `row`, where the output turns other pairs.
+// The source row of q or k for `row` of the output, where the output rotates other pairs.
 std::int64_t Converter::rope_row(Role role, std::int64_t row) const {
     if (input_.spec.rope.style == layout_.rope) return row;
     const RowOrder rows = reordered_rows(input_.spec, role);
@@ -268,7 +268,8 @@ void Converter::write_vector(const OutTensor& tensor, const Write& write) {
     write(out.data(), out.size() * sizeof(float));
 }
 
-// Rows of `cols` elements from fetch(row, f32 scratch), in the tensor's type, chunk by chunk.
+// Writes rows of `cols` elements from fetch(row, f32 scratch), in the tensor's type, chunk by
+// chunk.
 void Converter::write_rows(std::int64_t rows, std::size_t row_bytes, const Fetch& fetch,
                            const Write& write) {
     const auto chunk =
@@ -315,7 +316,7 @@ void Converter::write_matrix(const OutTensor& tensor, const Write& write) {
             write);
         return;
     }
-    // A row of the output is a column of the parts: all of them are needed at once.
+    // A row of the output is a column of the parts, so all of them are needed at once.
     const std::int64_t rows = tensor.shape[1];
     std::vector<float> all(static_cast<std::size_t>(rows * cols));
     pool_.parallel_for(rows, 8, [&](std::int64_t begin, std::int64_t end, int) {

@@ -1,5 +1,5 @@
-// The tensors of a conversion: which the output has, in which type and order of rows, and their
-// data. Internal to convert.cpp.
+// The tensors of a conversion: names, types, row order and data of the output. Internal to
+// convert.cpp.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace mr::model {
 
-// The model to convert: a file that was opened, or random weights.
+// The model to convert: an open file, or random weights.
 struct ConvertInput {
     std::string path;
     ModelSpec spec;
@@ -45,9 +45,9 @@ class Converter {
     const std::vector<OutTensor>& tensors() const { return tensors_; }
     std::vector<std::string> notes() const;
     std::uint64_t bytes() const { return total_; }
-    // The type of most matrices: what the file is said to be of.
+    // The type of most matrices, used as the file's type.
     DType main_type() const;
-    // Calls write with the data of every tensor in order.
+    // Calls write with the data of every tensor, in order.
     void run(const Write& write);
 
   private:
@@ -56,7 +56,7 @@ class Converter {
         int part;
         std::int64_t row;
     };
-    // Makes the output's bytes of a row; the scratch is the thread's.
+    // Makes the output's bytes of a row; `scratch` belongs to the thread.
     using Fetch =
         std::function<void(std::int64_t row, std::vector<float>& scratch, std::byte* out)>;
 
@@ -64,7 +64,7 @@ class Converter {
     void add(RoleAt at, std::vector<RoleAt> parts);
     DType choose_type(Role role, const OutTensor& out);
     DType part_type(const OutTensor& out) const;
-    // Throws Error (input) where a number does not fit into the tensor's type.
+    // Throws Error (input) if a number does not fit into the tensor's type.
     void require_held(const OutTensor& tensor, const float* row, std::int64_t count) const;
     void keep_outliers();
     // A tied head is the embedding.
@@ -86,7 +86,7 @@ class Converter {
     const ConvertOptions& options_;
     ThreadPool pool_;
     std::vector<OutTensor> tensors_;
-    std::vector<std::string> fallbacks_;  // rows are no whole number of blocks
+    std::vector<std::string> fallbacks_;  // rows are not a whole number of blocks
     std::vector<std::string> kept_;       // numbers do not fit
     std::uint64_t total_ = 0;
     std::vector<std::byte> buffer_;

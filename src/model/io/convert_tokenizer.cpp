@@ -1,4 +1,4 @@
-// A vocabulary as Hugging Face's tokenizer.json and tokenizer_config.json.
+// Writes a vocabulary as Hugging Face's tokenizer.json and tokenizer_config.json.
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -20,7 +20,8 @@ using text::TokenType;
 
 constexpr const char* kMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
 
-// The published expressions of Llama-3 and Qwen2, which differ in how many digits make a word.
+// The published regular expressions of Llama-3 and Qwen2, which differ in how many digits make a
+// word.
 constexpr const char* kLlama3Regex =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
     R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
@@ -125,8 +126,8 @@ void add_post_processor(json& root, const TokenizerData& data) {
                               {"special_tokens", std::move(specials)}};
 }
 
-// SentencePiece joins any two pieces whose text together is a token, the best score first. As
-// merges: every way to cut every token in two, in the order of the scores.
+// SentencePiece merges any two pieces whose joined text is a token, best score first. As merges:
+// every split of every token into two, in the order of the scores.
 json merges_of_scores(const TokenizerData& data,
                       const std::map<std::string_view, std::int32_t>& ids) {
     std::vector<std::tuple<float, std::int32_t, std::int32_t>> cuts;  // -score, left, right
@@ -158,7 +159,7 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data,
     for (std::size_t i = 0; i < data.tokens.size(); ++i) {
         const std::string& token = data.tokens[i];
         const auto id = static_cast<std::int32_t>(i);
-        // JSON has one place for each text, and no place for broken ones.
+        // JSON holds each text once, and only valid UTF-8.
         if (!formats::is_utf8(token) || !ids.emplace(token, id).second) return std::nullopt;
         if (data.types[i] == TokenType::normal) mergeable.emplace(token, id);
         vocab[token] = id;
@@ -201,8 +202,9 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data,
     root["model"] = std::move(model);
 
     json config;
-    // transformers 5 reads every Qwen2 model's tokenizer with Qwen's normalizer and words, whatever
-    // tokenizer.json says, unless this class is named: byte-level ones are then read as they are.
+    // transformers 5 reads every Qwen2 model's tokenizer with Qwen's normalizer and words,
+    // regardless of tokenizer.json, unless this class is named: byte-level ones are then read as
+    // they are.
     const bool as_qwen = data.pre == "qwen2" && data.nfc;
     config["tokenizer_class"] = family == "qwen2" && byte_level && !as_qwen
                                     ? "LlamaTokenizerFast"

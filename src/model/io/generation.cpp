@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>  // to write
+#include <nlohmann/json.hpp>  // for writing
 
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using formats::JsonValue;
 
-constexpr const char* kEnds = "millrace.generation.ends";  // of GGUF
+constexpr const char* kEnds = "millrace.generation.ends";  // our GGUF key
 
 void add_end(Generation& to, double id, int vocab) {
     if (!(id >= 0 && id < vocab)) return;
@@ -45,7 +45,7 @@ double in_range(const std::string& file, const char* field, double value, double
 
 constexpr double kMostTokens = std::numeric_limits<std::int32_t>::max();
 
-// What transformers would obey and this engine does not, and the number that changes nothing.
+// A setting that transformers obeys and this engine does not, and its neutral value.
 struct NotObeyed {
     const char* key;
     double neutral;
@@ -117,7 +117,7 @@ Generation huggingface_generation(const std::string& folder, JsonValue config,
     out.top_p = given.number("top_p", 0, 1);
     out.min_p = given.number("min_p", 0, 1);
     if (const auto top_k = given.number("top_k", -kMostTokens, kMostTokens)) {
-        out.top_k = static_cast<std::int32_t>(std::max(*top_k, 0.0));  // below 0: all, as by others
+        out.top_k = static_cast<std::int32_t>(std::max(*top_k, 0.0));  // below 0: all tokens
     }
     out.repeat_penalty = given.number("repetition_penalty", 0.01, 100);
     if (out.repeat_penalty) out.repeat_window = Generation::kWholeText;
@@ -192,7 +192,7 @@ std::string generation_config(const Generation& generation, std::span<const std:
     if (!ends.empty()) out["eos_token_id"] = ends;
     const bool greedy = generation.temperature == 0.0f;
     if (generation.says_sampling()) out["do_sample"] = !greedy;
-    // The shortest digits that are this float.
+    // The shortest digits that read back as this float.
     const auto set = [&](const char* key, std::optional<float> value) {
         if (value) out[key] = std::stod(fmt::format("{}", *value));
     };

@@ -1,4 +1,4 @@
-// Reading and writing what files say about generating (model/generation.h).
+// Reads and writes the generation settings of files (model/generation.h).
 #pragma once
 
 #include <span>
@@ -12,19 +12,20 @@
 
 namespace mr::model {
 
-// eos_token_id of config.json, and generation_config.json where the folder has one. Ids outside of
-// the vocabulary are left out: they never come. What generation_config.json asks for and is not
-// obeyed goes to `notes`. Throws Error naming file and field for values that are not numbers or out
+// eos_token_id of config.json, and generation_config.json if the folder has one. Ids outside the
+// vocabulary are left out: they are never drawn. Settings of generation_config.json that are not
+// obeyed go to `notes`. Throws Error naming file and field for values that are not numbers or out
 // of range.
 Generation huggingface_generation(const std::string& folder, formats::JsonValue config,
                                   const std::string& config_file, int vocab,
                                   std::vector<std::string>& notes);
-// llama.cpp's keys (tokenizer.ggml.eom_token_id, general.sampling.*), and ours for further ends.
+// llama.cpp's keys (tokenizer.ggml.eom_token_id, general.sampling.*), and our own for further end
+// tokens.
 Generation gguf_generation(const formats::GgufFile& file, int vocab);
 
-// The keys that gguf_generation() reads.
+// Writes the keys that gguf_generation() reads.
 void write_generation(formats::GgufWriter& writer, const Generation& generation);
-// generation_config.json; `more`: the tokenizer's ends, which transformers wants among them.
+// generation_config.json; `more`: the tokenizer's end tokens, which transformers expects there.
 std::string generation_config(const Generation& generation, std::span<const std::int32_t> more);
 
 }  // namespace mr::model

@@ -1,11 +1,11 @@
-// The keys of files that are known, as data. Internal to known_keys.cpp.
+// The known keys of files, as data. Internal to known_keys.cpp.
 #pragma once
 
 #include <string_view>
 
 namespace mr::model {
 
-// Under "<arch>.": those that load_gguf.cpp reads, and those that say nothing of the result.
+// Under "<arch>.": keys that load_gguf.cpp reads, and keys that do not affect the result.
 inline constexpr std::string_view kGgufKeys[] = {
     "vocab_size",
     "context_length",
@@ -34,7 +34,7 @@ inline constexpr std::string_view kGgufKeys[] = {
     "rope.scaling.yarn_beta_slow",
 };
 
-// Of one architecture alone: ours (load_diffusion.cpp).
+// Our own keys for one architecture (load_diffusion.cpp).
 struct FamilyKey {
     std::string_view family, name;
 };
@@ -45,10 +45,10 @@ inline constexpr FamilyKey kFamilyGgufKeys[] = {
     {"fast-dllm", "diffusion.sub_block_size"},
 };
 
-// Those whose other values ask for what the engine has not.
+// Keys whose other values ask for features that the engine lacks.
 struct NeutralKey {
     std::string_view name;
-    double value;  // that changes nothing
+    double value;  // neutral value
 };
 inline constexpr NeutralKey kNeutralGgufKeys[] = {
     {"attention.causal", 1},
@@ -113,7 +113,7 @@ inline constexpr std::string_view kConfigKeys[] = {
     "add_cross_attention",
 };
 
-// Keys that say nothing of what a causal language model computes at inference.
+// Keys that do not affect what a causal language model computes at inference.
 inline constexpr std::string_view kHarmlessConfigKeys[] = {
     // where the file comes from and how it is stored
     "_name_or_path",
@@ -227,7 +227,7 @@ inline constexpr std::string_view kHarmlessConfigKeys[] = {
     "early_stopping",
 };
 
-// Of one family alone: those that load_diffusion.cpp reads, and those that say nothing of the
+// Keys of one family: those that load_diffusion.cpp reads, and those that do not affect the
 // result.
 inline constexpr FamilyKey kFamilyConfigKeys[] = {
     {"sdar", "block_size"},
@@ -276,7 +276,7 @@ inline constexpr FamilyKey kFamilyConfigKeys[] = {
     {"llada", "precision"},
 };
 
-// Those that may be there as long as they ask for nothing.
+// Keys that are accepted as long as they have their neutral value.
 inline constexpr NeutralKey kNeutralConfigKeys[] = {
     {"is_encoder_decoder", 0},   {"output_router_logits", 0}, {"use_mrope", 0},
     {"tie_encoder_decoder", 0},  {"use_qk_norm", 0},          {"rope_interleaved", 0},

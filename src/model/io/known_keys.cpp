@@ -37,7 +37,7 @@ std::optional<double> neutral(const List& list, std::string_view key) {
     return at->value;
 }
 
-// Keys that are not known, or not in this way, and those of `ignored` that are there.
+// Keys that are unknown or have an unsupported value, and keys of `ignored` that were found.
 struct Found {
     std::vector<std::string> unknown, unable, ignored;
 
@@ -93,7 +93,7 @@ void require_known_keys(const formats::GgufFile& file, const std::string& arch,
         } else if (type != GgufType::string && type != GgufType::array) {
             value = file.get_float(key);
         }
-        // A writer may have rounded it to f32.
+        // A writer may have rounded the value to f32.
         if (harmless && value && std::fabs(*value - *harmless) <= 1e-6 * std::fabs(*harmless)) {
             continue;
         }

@@ -1,5 +1,5 @@
-// Keys of a model's configuration that this engine knows. One that it does not may change what the
-// model computes: it is an error, which --ignore-key takes back.
+// Known keys of a model's configuration. An unknown key may change what the model computes, so it
+// is an error unless --ignore-key names it.
 #pragma once
 
 #include <span>
@@ -12,15 +12,15 @@
 
 namespace mr::model {
 
-// Keys under "<arch>." of a GGUF file. Those of other namespaces are not looked at, but for
-// general.type, which must be "model". Throws Error (input) naming those that are unknown, or whose
-// value asks for what the engine has not, unless `ignored` has them by their whole names. What of
-// `ignored` is not there goes to `notes`.
+// Checks keys under "<arch>." of a GGUF file. Other namespaces are not checked, except
+// general.type, which must be "model". Throws Error (input) naming keys that are unknown, or whose
+// value asks for a feature the engine lacks, unless `ignored` has their full names. Names in
+// `ignored` that the file lacks go to `notes`.
 void require_known_keys(const formats::GgufFile& file, const std::string& arch,
                         const ModelSpec& spec, std::span<const std::string> ignored,
                         std::vector<std::string>& notes);
-// Keys of config.json and of its rope_scaling and rope_parameters ("rope_scaling.factor").
-// Some are known for one family (of ModelSpec) alone.
+// Checks keys of config.json and of its rope_scaling and rope_parameters ("rope_scaling.factor").
+// Some are known for one family (of ModelSpec) only.
 void require_known_keys(formats::JsonValue config, const std::string& file,
                         const std::string& family, std::span<const std::string> ignored,
                         std::vector<std::string>& notes);

@@ -13,13 +13,13 @@
 namespace mr::model {
 namespace {
 
-// The type in which the engine holds a matrix that the file has in `type`.
+// The engine's type for a matrix that the file holds in `type`.
 DType engine_type(DType type) {
     return is_float(type) || type == DType::q8_0 || type == DType::q4_0 ? type : DType::q8_0;
 }
 
-// Whether kernels can read a matrix where it lies. Blocks may lie anywhere; floats must be aligned
-// to their size, which safetensors does not promise.
+// Whether kernels can read a matrix in place. Blocks need no alignment; floats must be aligned to
+// their size, which safetensors does not guarantee.
 bool usable_in_place(const Source::Place& place) {
     const Tensor& view = place.tensor->view;
     if (!place.contiguous() || engine_type(view.dtype) != view.dtype) return false;
@@ -27,7 +27,7 @@ bool usable_in_place(const Source::Place& place) {
            reinterpret_cast<std::uintptr_t>(view.data) % dtype_bytes(view.dtype, 1) == 0;
 }
 
-// out[rows] in q8_0 from any type that can be expanded.
+// out[rows] in q8_0, from any type that can be expanded.
 void requantise(ThreadPool& pool, const Tensor& out, const Tensor& in) {
     const std::int64_t cols = in.cols();
     std::vector<std::vector<float>> rows(static_cast<std::size_t>(pool.size()));
@@ -121,7 +121,7 @@ Weights load_weights(const Source& source, const Weights& planned, const Progres
 
 namespace {
 
-// All but the weights.
+// Everything but the weights.
 Model described(const std::string& source, const Source& opened) {
     Model model;
     model.spec = opened.spec;
@@ -166,7 +166,7 @@ Model load_model(const std::string& source, const LoadOptions& options) {
     const Planned found = open_planned(source, options);
     const Source& opened = found.source;
     Model model = described(source, opened);
-    const auto in_memory = [&](Weights weights) {  // what is used in place may be no map
+    const auto in_memory = [&](Weights weights) {  // in-place tensors may be in memory, not mapped
         if (opened.expanded) weights.owned_bytes += std::exchange(weights.mapped_bytes, 0);
         return weights;
     };

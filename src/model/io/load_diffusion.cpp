@@ -16,7 +16,8 @@ constexpr DiffusionFamily kFamilies[] = {
     {.family = "dream", .like = "qwen2", .mask = 151666, .blocks = false, .shifted = true},
 };
 
-// SDAR's first models have blocks of 4 and do not say so; later ones have the block in their names.
+// SDAR's first models have blocks of 4 and do not say so; later ones have the block length in their
+// names.
 constexpr int kSdarBlock = 4;
 // The defaults of Fast-dLLM v2's configuration and of its decoder.
 constexpr int kFastBlock = 32;
@@ -36,8 +37,8 @@ int read_block(const Config& config, const char* key, std::optional<int> fallbac
     return block;
 }
 
-// A field of LLaDA's configuration that has to have one value, or may be missing where that is the
-// default of its own code.
+// Requires a field of LLaDA's configuration to have one value; it may be missing if that value is
+// the default of LLaDA's code.
 void need_word(const Config& config, const char* key, const char* word) {
     const std::string given = config.get_string(key, "");
     if (given != word) config.fail(key, fmt::format("only \"{}\" is supported", word));
@@ -102,7 +103,7 @@ void read_diffusion(const Config& config, ModelSpec& spec, std::vector<std::stri
 }
 
 ModelSpec read_llada(const Config& config, ModelSpec spec, std::vector<std::string>& notes) {
-    // Rows that no token has pad the table to a round number.
+    // The table is padded to a round number with rows that belong to no token.
     const int rows = config.find_int("embedding_size").value_or(spec.vocab);
     if (rows < spec.vocab) {
         config.fail("embedding_size", fmt::format("is less than the vocab_size, {}", spec.vocab));

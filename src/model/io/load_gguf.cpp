@@ -70,7 +70,7 @@ bool has_tensor(const GgufFile& file, RoleAt at) {
 void read_rope_scaling(const Metadata& meta, ModelSpec& spec) {
     using Scaling = RopeSpec::Scaling;
     RopeSpec& rope = spec.rope;
-    // A factor without a kind is linear, as old files have it; 0 stands for none.
+    // A factor without a type is linear, as in old files; 0 means none.
     auto factor = meta.find_float("rope.scaling.factor");
     if (!factor) factor = meta.find_float("rope.scale_linear");
     const std::string kind =
@@ -92,7 +92,7 @@ void read_rope_scaling(const Metadata& meta, ModelSpec& spec) {
                                 .value_or(static_cast<double>(spec.context));
     rope.beta_fast = meta.find_float("rope.scaling.yarn_beta_fast").value_or(32.0);
     rope.beta_slow = meta.find_float("rope.scaling.yarn_beta_slow").value_or(1.0);
-    // The file's factor comes on top of YaRN's own.
+    // The file's factor multiplies YaRN's own.
     if (const auto extra = meta.find_float("rope.scaling.attn_factor"); extra && *extra != 1) {
         const double own = rope.factor > 1 ? 0.1 * std::log(rope.factor) + 1 : 1.0;
         rope.attention_factor = own * *extra;
@@ -118,8 +118,8 @@ void read_rope(const Metadata& meta, ModelSpec& spec, const formats::FileTensor*
     ops::dequantize(view.dtype, view.data, rope.freq_factors.data(), view.shape.count());
 }
 
-// Which layers slide: all, unless the file has llama.cpp's pattern, which is a flag a layer, or a
-// period whose last layer does not slide (0: all do).
+// Which layers slide: all, unless the file has llama.cpp's pattern: one flag per layer, or a period
+// whose last layer does not slide (0: all slide).
 std::vector<bool> read_sliding_layers(const Metadata& meta, int layers) {
     constexpr const char* kPattern = "attention.sliding_window_pattern";
     std::vector<bool> slides(static_cast<std::size_t>(layers), true);
@@ -246,7 +246,7 @@ ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored,
     read_diffusion(file, arch, spec);
     const int window = meta.find_int("attention.sliding_window").value_or(0);
     if (spec.family == "llama" && window > 0) spec.family = "mistral";
-    // Last: layers of their own are the common one but for what they differ in.
+    // Last: per-layer specs are copies of the common one with their differences.
     set_windows(spec, window, read_sliding_layers(meta, spec.layers));
     return spec;
 }

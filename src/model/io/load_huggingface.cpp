@@ -39,8 +39,8 @@ constexpr Architecture kArchitectures[] = {
     {"DreamModel", "Dream", "dream"},
 };
 
-// By model_type, as transformers goes; by the architecture where that is missing. An architecture
-// that is no language model has other tensors.
+// By model_type, as transformers does; by the architecture if that is missing. An architecture that
+// is not a language model has other tensors.
 std::string read_family(const Config& config, std::vector<std::string>& notes) {
     constexpr const char* kRemedy =
         "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
@@ -89,7 +89,7 @@ ops::Activation read_activation(const Config& config, const char* key, const cha
                 "silu, gelu, gelu_new, gelu_fast, gelu_pytorch_tanh and relu are");
 }
 
-// YaRN's own magnitude, of which `mscale` weights the logarithm.
+// YaRN's own magnitude; `mscale` weights its logarithm.
 double yarn_mscale(double factor, double mscale) {
     return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
@@ -98,7 +98,7 @@ void read_yarn(const Config& scaling, ModelSpec& spec) {
     RopeSpec& rope = spec.rope;
     rope.scaling = RopeSpec::Scaling::yarn;
     rope.factor = scaling.find_float("factor").value_or(spec.context / rope.original_context);
-    // Zero counts as absent here.
+    // Here zero counts as absent.
     if (const auto beta = scaling.find_float("beta_fast"); beta && *beta != 0) {
         rope.beta_fast = *beta;
     }
@@ -154,8 +154,8 @@ void read_rope_scaling(const Config& config, const Config& scaling, ModelSpec& s
     }
 }
 
-// Both dialects: transformers 5 has all in `rope_parameters`, before it was `rope_theta` and
-// `rope_scaling`, and GPT-NeoX had names of its own.
+// Both dialects: transformers 5 has everything in `rope_parameters`; before, it was `rope_theta`
+// and `rope_scaling`, and GPT-NeoX had its own names.
 void read_rope(const Config& config, ModelSpec& spec, std::vector<std::string>& notes) {
     const bool neox = spec.family == "gpt-neox";
     auto scaling = config.find_object("rope_scaling");
@@ -191,7 +191,7 @@ void read_rope(const Config& config, ModelSpec& spec, std::vector<std::string>& 
     if (scaling) read_rope_scaling(config, *scaling, spec);
 }
 
-// Which layers `layer_types` says to slide; all false where there is no such list.
+// Which layers slide according to `layer_types`; all false without such a list.
 std::vector<bool> read_layer_types(const Config& config, int layers) {
     std::vector<bool> slides(static_cast<std::size_t>(layers), false);
     const auto types = config.find("layer_types");
@@ -209,8 +209,8 @@ std::vector<bool> read_layer_types(const Config& config, int layers) {
     return slides;
 }
 
-// The layers that slide, as transformers has it. A window as long as the context changes nothing
-// and is left out.
+// The sliding layers, as in transformers. A window as long as the context changes nothing and is
+// dropped.
 void read_windows(const Config& config, ModelSpec& spec) {
     const bool qwen = layers_like(spec.family).starts_with("qwen");
     if (!qwen && spec.family != "mistral") return;
@@ -284,13 +284,13 @@ ModelSpec read_llama(const Config& config, ModelSpec spec) {
     spec.qkv_bias = bias || like == "qwen2";
     spec.out_bias = bias;
     spec.qk_norm = like == "qwen3";
-    // Ours: models of Llama's layers that were trained to fill in tokens.
+    // Our own key, for models with Llama's layers that were trained by diffusion.
     if (spec.family == "sdar") spec.qk_norm = config.get_bool("qk_norm", true);
     spec.mlp_bias = spec.family == "llama" && config.get_bool("mlp_bias", false);
     return spec;
 }
 
-// 0: hidden_size / num_attention_heads, as transformers takes a 0, too.
+// 0: hidden_size / num_attention_heads; transformers treats a 0 the same way.
 int read_head_dim(const Config& config, const std::string& family) {
     if (family == "gpt-neox") return 0;
     // transformers' default for Qwen3, where the field is missing rather than null; SDAR's, too.
@@ -298,7 +298,7 @@ int read_head_dim(const Config& config, const std::string& family) {
     return config.find_int("head_dim").value_or(0);
 }
 
-// The folder's; of a checkpoint the run's.
+// The folder's name; for a checkpoint the run's.
 std::string name_of(const std::string& folder) {
     const std::string run = run_of_checkpoint(folder);
     return fs::path(run.empty() ? folder : run).filename().string();
@@ -339,7 +339,7 @@ ModelSpec read_spec(const Config& config, const std::string& folder,
     spec = spec.family == "gpt-neox" ? read_neox(config, std::move(spec))
                                      : read_llama(config, std::move(spec));
     read_diffusion(config, spec, notes);
-    // Last: layers of their own are the common one but for what they differ in.
+    // Last: per-layer specs are copies of the common one with their differences.
     read_windows(config, spec);
     return spec;
 }
@@ -351,7 +351,7 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
     const bool is_folder = fs::is_directory(path, code);
     fs::path folder = is_folder ? fs::path(path) : fs::path(path).parent_path();
     if (folder.empty()) folder = ".";
-    // "models/x/" is named x.
+    // The name of "models/x/" is x.
     if (folder.filename().empty() && folder.has_parent_path()) folder = folder.parent_path();
     const std::string config_file = (folder / "config.json").string();
     if (!fs::exists(config_file, code)) {

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// llama2.c's checkpoints carry no tokenizer: the usual names beside the file.
+// llama2.c's checkpoints have no tokenizer: look for the usual names beside the file.
 std::string find_tokenizer(const std::string& path) {
     fs::path folder = fs::path(path).parent_path();
     if (folder.empty()) folder = ".";

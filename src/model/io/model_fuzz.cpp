@@ -1,5 +1,5 @@
-// Any bytes as a GGUF file or a Hugging Face folder: an input error, or a model of which every
-// tensor has the shape that its spec asks for and lies in memory that can be read.
+// Reads any bytes as a GGUF file or a Hugging Face folder: either an input error, or a model in
+// which every tensor has the shape that its spec asks for and lies in readable memory.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (model.tokenizer && model.tokenizer->vocab_size() > model.spec.vocab) __builtin_trap();
         if (model.weights.bytes_per_token() == 0 || model.spec.parameters() == 0) __builtin_trap();
     } catch (const mr::Error& error) {
-        // A check that a file can break is no check of ours.
+        // A file must not be able to trigger an internal check.
         if (error.kind() != mr::ErrorKind::input) __builtin_trap();
     }
     return 0;

@@ -21,11 +21,11 @@
 namespace mr::model {
 namespace {
 
-// Weights are odd whole numbers in [-127, 127] times a step. Their standard deviation in steps:
+// Weights are odd integers in [-127, 127] times a step. Their standard deviation in steps:
 constexpr double kByteDeviation = 73.9;
 constexpr double kNibbleDeviation = 4.61;  // of 0..15 around their mean
 
-// Of the tensor at `index` of roles_of().
+// The key of the tensor at `index` of roles_of().
 std::uint64_t tensor_key(std::uint64_t seed, std::size_t index) {
     return splitmix(seed + 1 + index);
 }
@@ -154,11 +154,11 @@ std::array<NamedShape, 17> known_shapes() {
         {"pythia-2.8b", pythia_2_8b()},
         {"gpt2", gpt2_shape(50257, 768, 12, 12, 1024)},
         {"gpt2-xl", gpt2_shape(50257, 1600, 48, 25, 1024)},
-        // With the vocabulary and the context of Megatron's published runs.
+        // Vocabulary and context of Megatron's published runs.
         {"gpt3-175b", gpt2_shape(131072, 12288, 96, 96, 4096)},
         {"qwen2.5-0.5b", qwen2_5_shape(896, 24, 14, 4864)},
         {"qwen2.5-1.5b", qwen2_5_shape(1536, 28, 12, 8960)},
-        // As SDAR's, one token after another; its published 4B ties the head.
+        // SDAR's shape, autoregressive; the published 4B ties the head.
         {"qwen3-4b", qwen3_shape(2560, 36, 32, 9728)},
         {"sdar-4b", sdar_shape(2560, 36, 32, 9728)},
         {"sdar-1.7b", sdar_shape(2048, 28, 16, 6144)},
@@ -171,7 +171,7 @@ DType matrix_type(DType dtype, std::int64_t cols) {
     return cols % dtype_info(dtype).block == 0 ? dtype : DType::f16;
 }
 
-// What both kinds of random model are made by.
+// Makes both kinds of random model.
 Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool defer,
                  const std::function<void(const Model&)>& planned) {
     MR_CHECK(ops::can_quantize(dtype), "random weights are f32, f16, bf16, q8_0 or q4_0");
@@ -292,7 +292,7 @@ std::pair<ModelSpec, DType> random_shape(const std::string& source) {
     DType dtype = DType::bf16;
     if (const auto colon = shape.find(':'); colon != std::string::npos) {
         const std::string name = shape.substr(colon + 1);
-        std::string lower = name;  // Q8_0 is what GGUF files have in their names
+        std::string lower = name;  // GGUF file names spell it Q8_0
         for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
         const auto type = dtype_from_name(lower);
         if (!type || !ops::can_quantize(*type)) {

@@ -1,4 +1,4 @@
-// Models with made-up weights: to measure without downloading, and for tests.
+// Models with random weights, for measurements without a download and for tests.
 #pragma once
 
 #include <array>
@@ -15,12 +15,12 @@ namespace mr::model {
 
 inline constexpr std::string_view kRandomPrefix = "random:";
 
-// "random:SHAPE[:TYPE]"; without a type bf16, which is how such models are published. Throws Error
-// (usage) that lists the shapes for one that is not known.
+// Parses "random:SHAPE[:TYPE]"; the default type is bf16, in which such models are published.
+// Throws Error (usage) listing the shapes for an unknown one.
 std::pair<ModelSpec, DType> random_shape(const std::string& source);
 
-// ... with its weights; `planned` is that of LoadOptions. Throws Error (device) before it takes
-// memory where there is not enough.
+// The same with its weights; `planned` as in LoadOptions. Throws Error (device) before it allocates
+// if there is not enough memory.
 Model random_model(const std::string& source,
                    const std::function<void(const Model&)>& planned = {});
 
@@ -29,17 +29,17 @@ Model random_model(const std::string& source,
 Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
                    const std::function<void(const Model&)>& planned = {});
 
-// The same without its matrices, which a device makes: they have type and shape, and
-// Model::deferred is the seed. Norms and biases are there.
+// The same without the matrices' data, which a device makes: they have type and shape, and
+// Model::deferred is the seed. Norms and biases are filled in.
 Model deferred_random_model(const std::string& source,
                             const std::function<void(const Model&)>& planned = {});
 Model deferred_random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
                             const std::function<void(const Model&)>& planned = {});
 
-// What the rows of a random matrix are made of. Row r is started at splitmix(key + r); its word n
-// is 8 weights: bytes of a table's index where they are floats, quants as they lie in a block.
+// Generator of the rows of a random matrix. Row r starts at splitmix(key + r); its word n gives 8
+// weights: indices into a table for floats, quants in block order otherwise.
 struct RandomRows {
-    // `index` is the matrix's place in roles_of().
+    // `index`: of the matrix in roles_of().
     RandomRows(DType dtype, std::int64_t cols, std::uint64_t seed, std::size_t index);
     void fill(std::byte* row, std::int64_t r) const;
 
@@ -48,7 +48,7 @@ struct RandomRows {
     DType dtype;
     std::int64_t cols;
     std::uint64_t key;
-    std::uint16_t scale = 0;                  // f16, of every block
+    std::uint16_t scale = 0;                  // f16, the same for every block
     std::array<std::uint32_t, 256> values{};  // bits: f32, or f16 or bf16 in the low half
 };
 

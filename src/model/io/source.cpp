@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using formats::FileTensor;
 
-// The role of the fused tensor that may hold `role`, and which third of it that is.
+// The fused tensor's role that may hold `role`, and which third of it that is.
 struct Fused {
     Role role;
     int part;
@@ -80,10 +80,10 @@ std::shared_ptr<std::byte[]> allocate(std::size_t bytes) {
     return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
 }
 
-// Elements of a type that is not quantised, any width: out[c, r] = in[r, c].
+// Transposes elements of any unquantised type: out[c, r] = in[r, c].
 void transpose(std::byte* out, const std::byte* in, std::int64_t rows, std::int64_t cols,
                std::int64_t in_stride, std::int64_t width) {
-    constexpr std::int64_t kTile = 32;  // both sides of a tile stay in the first cache
+    constexpr std::int64_t kTile = 32;  // both sides of a tile stay in L1
     for (std::int64_t r0 = 0; r0 < rows; r0 += kTile) {
         for (std::int64_t c0 = 0; c0 < cols; c0 += kTile) {
             const std::int64_t r1 = std::min(rows, r0 + kTile), c1 = std::min(cols, c0 + kTile);
@@ -132,7 +132,7 @@ Source::Place Source::place(RoleAt at) const {
     out.run = out.stride = rows;
     if (!is_fused) return out;
     if (layout.qkv == DialectLayout::Qkv::by_head) {
-        // Every head has its own q, k and v side by side: heads == kv_heads in this layout.
+        // Each head's q, k and v are adjacent: heads == kv_heads in this layout.
         out.first = fused->part * spec.head_dim;
         out.run = spec.head_dim;
         out.stride = 3 * spec.head_dim;
@@ -181,7 +181,7 @@ RoleTensor Source::read(RoleAt at) const {
 void Source::require_all_known() const {
     std::set<const FileTensor*> used;
     for (RoleAt at : roles_of(spec)) used.insert(place(at).tensor);
-    // A tied model's file may carry the head as well: untie_other_head() has compared it.
+    // A tied model's file may also have the head: untie_other_head() has compared it.
     used.insert(find_any(*this, {Role::head}));
     if (const FileTensor* freqs = find_any(*this, {Role::rope_freqs})) used.insert(freqs);
     for (const FileTensor& tensor : tensors) {
@@ -287,13 +287,13 @@ Source open_source(const std::string& given, const LoadOptions& options) {
     if (extension == ".safetensors" || fs::path(path).filename() == "config.json") {
         return open_huggingface(path, options);
     }
-    const MappedFile map(path);  // throws for what cannot be read
+    const MappedFile map(path);  // throws for unreadable files
     const auto bytes = map.bytes();
     if (bytes.size() >= 4 && std::memcmp(bytes.data(), "GGUF", 4) == 0) {
         return open_gguf(path, options);
     }
     if (extension == ".bin") return open_llama2c(path, options);
-    if (extension == ".gguf") return open_gguf(path, options);  // says what is wrong with it
+    if (extension == ".gguf") return open_gguf(path, options);  // throws the exact error
     throw Error::input({.file = path,
                         .problem = "not a model that can be read",
                         .remedy = "give a GGUF file, a Hugging Face folder or a llama2.c .bin"});
@@ -325,7 +325,7 @@ std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, i
 
 void require_vocab(const ModelSpec& spec, const text::Tokenizer* tokenizer,
                    const std::string& file) {
-    // Embeddings padded to a round number of rows are usual; ids without a row are not.
+    // Embeddings are often padded to a round number of rows; ids without a row are an error.
     if (!tokenizer || tokenizer->vocab_size() <= spec.vocab) return;
     throw Error::input({.file = file,
                         .field = "vocabulary",

@@ -1,5 +1,5 @@
-// A model file that has been opened and understood but not read: its spec, and its tensors one at a
-// time by role. Loading takes all of them; converting takes one after the other.
+// An open model file whose weights are not read yet: its spec, and its tensors one at a time by
+// role. Loading takes all of them; converting takes one after another.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@
 
 namespace mr::model {
 
-// A tensor by role, in the shape of role_shape() and the type that the file has.
+// A tensor by role, in the shape of role_shape() and in the file's type.
 struct RoleTensor {
     Tensor view;
-    std::shared_ptr<void> owned;  // what the view points into where the file's bytes do not do
+    std::shared_ptr<void> owned;  // memory of the view, if it is not the file's
 };
 
 struct Source {
@@ -31,53 +31,53 @@ struct Source {
     Dialect dialect = Dialect::gguf;
     std::string path;
     std::string format;
-    std::shared_ptr<void> file;  // keeps the maps
-    bool expanded = false;       // the matrices are not in the map but in memory of `file`
+    std::shared_ptr<void> file;  // keeps the maps alive
+    bool expanded = false;       // the matrices are in memory of `file`, not in the map
     std::span<const formats::FileTensor> tensors;
-    std::span<const MappedFile> maps;  // that the tensors point into
+    std::span<const MappedFile> maps;  // files that the tensors point into
     std::function<const formats::FileTensor*(std::string_view)> find;
     std::shared_ptr<const text::Tokenizer> tokenizer;
     std::vector<std::string> notes;  // Model::notes
     Generation generation;
 
-    // Where a tensor lies in the file. Throws Error where it is missing, has another shape than the
-    // spec asks for, or a type that is not a weight's.
+    // Where a tensor lies in the file. Throws Error if it is missing, has a shape other than the
+    // spec's, or a type that weights cannot have.
     struct Place {
         const formats::FileTensor* tensor = nullptr;
-        Role role = Role::embedding;  // of the tensor in the file: qkv where it is fused
+        Role role = Role::embedding;  // role of the file's tensor: qkv if fused
         bool transposed = false;
-        // The rows of the role inside of the file's tensor: runs of `run` rows, the first at
-        // `first`, a new one every `stride`.
+        // The role's rows inside the file's tensor: runs of `run` rows, the first at `first`, one
+        // every `stride` rows.
         std::int64_t first = 0, run = 0, stride = 0;
-        // The rows are those of the file, one after the other, in order.
+        // Whether the rows are consecutive rows of the file's tensor.
         bool contiguous() const { return !transposed && run == stride; }
     };
     Place place(RoleAt at) const;
     RoleTensor read(RoleAt at) const;
     // Throws Error for a tensor that no role of the spec claims: the file holds another model than
-    // its configuration says.
+    // its configuration describes.
     void require_all_known() const;
-    // Where the spec has a tied head and the file has one that differs from the embedding: unties
-    // them, as transformers does, and notes it.
+    // If the spec has a tied head and the file has one that differs from the embedding: unties
+    // them, as transformers does, and adds a note.
     void untie_other_head();
 };
 
-// Each checks its configuration (spec.validate) and opens the tokenizer that is there.
+// Each checks its configuration (spec.validate) and opens the tokenizer if there is one.
 Source open_huggingface(const std::string& folder, const LoadOptions& options);
 Source open_gguf(const std::string& path, const LoadOptions& options);
 Source open_llama2c(const std::string& path, const LoadOptions& options);
-// Where a path to a training run leads: RUN/checkpoints/step-000500, the newest. Other paths are
-// as they are. Throws Error (input) where a run has no checkpoint yet.
+// Resolves the path of a training run to its newest checkpoint, RUN/checkpoints/step-000500. Other
+// paths are returned as they are. Throws Error (input) if a run has no checkpoint yet.
 inline constexpr const char* kCheckpoints = "checkpoints";
 inline constexpr const char* kCheckpointPrefix = "step-";
 std::string resolve_run(const std::string& path);
-// The checkpoints of a run, RUN/checkpoints/step-000500, by step; none where it is no run.
+// The checkpoints of a run, RUN/checkpoints/step-000500, by step; empty if it is not a run.
 std::vector<std::string> checkpoint_folders(const std::string& run);
-// Where `path` is a run whose newest checkpoint could not be opened and open() takes an older one:
-// the error that names it, too.
+// If `path` is a run whose newest checkpoint could not be opened but an older one can be: the error
+// with that one named.
 std::optional<Error> naming_older(const Error& error, const std::string& path,
                                   const std::function<void(const std::string&)>& open);
-// open(path), with such errors.
+// Calls open(path) and improves its errors with naming_older().
 template <typename Open>
 auto open_of_run(const std::string& path, const Open& open) {
     try {
@@ -89,32 +89,32 @@ auto open_of_run(const std::string& path, const Open& open) {
         throw;
     }
 }
-// The step of a checkpoint's name, "step-000500"; none where it is no such name.
+// The step in a checkpoint's name, "step-000500"; none for other names.
 std::optional<std::int64_t> checkpoint_step(const std::string& name);
-// RUN, where the path is RUN/checkpoints/step-000500 by its words; else empty.
+// RUN, if the path is spelled RUN/checkpoints/step-000500; else empty.
 std::string run_of_checkpoint(const std::string& path);
 
-// By what the path is. random: is not among them.
+// Opens any source by the kind of its path, except random:.
 Source open_source(const std::string& path, const LoadOptions& options);
 
-// A model to look at: spec, tokenizer, and tensors of type and shape without memory. `source` is
-// that of load_model(), random: among them.
+// A model to inspect: spec, tokenizer, and tensors with type and shape but no memory. `source` as
+// in load_model(), random: included.
 Model planned_model(const std::string& source, const LoadOptions& options = {});
 
-// The bytes that load_weights() will map and own, and its tensors without memory. Throws Error for
-// a tensor that is missing or unusable, and where there is not the memory.
+// The bytes that load_weights() will map and own, and its tensors without memory. Throws Error if a
+// tensor is missing or unusable, or if there is not enough memory.
 Weights planned_weights(const Source& source);
-// All of them: straight from the map where the engine can use the bytes, else copied, K-quants
+// All weights: straight from the map if the engine can use the bytes, else copied, K-quants
 // expanded to q8_0.
 Weights load_weights(const Source& source, const Weights& planned, const Progress& progress);
 
-// Gives the layers that slide this window, 0: none; slides: [layers]. The last word on the spec:
-// what it has of its own later is not that of its layers.
+// Gives the sliding layers this window (0: none); slides: [layers]. Call it last: later changes of
+// the spec's common values do not reach its layers.
 void set_windows(ModelSpec& spec, int window, const std::vector<bool>& slides);
 
 // A tokenizer by path: tokenizer.json (or its folder), a GGUF file, or llama2.c's .bin.
 std::shared_ptr<const text::Tokenizer> open_tokenizer(const std::string& path, int vocab);
-// Throws Error where the tokenizer has ids that the embedding lacks.
+// Throws Error if the tokenizer has ids that the embedding lacks.
 void require_vocab(const ModelSpec& spec, const text::Tokenizer* tokenizer,
                    const std::string& file);
 

@@ -8,7 +8,7 @@ namespace {
 using ops::AttentionMask;
 using ops::HeadRows;
 
-// Rows of one half: 0 the noisy one, 1 the clean one.
+// Rows of one half: 0 noisy, 1 clean.
 HeadRows half_of(const HeadRows& x, const TrainShape& shape, int which) {
     const std::int64_t rows = shape.half();
     const std::size_t skip =
@@ -25,7 +25,7 @@ Tensor half_of_lse(const Tensor& lse, const TrainShape& shape, int which) {
     return {lse.f32() + which * heads * rows, DType::f32, {heads, rows}};
 }
 
-// k and v as the heads of one.
+// k and v as the heads of one tensor.
 HeadRows keys_and_values(const QkvHeads& x) {
     const std::size_t width =
         dtype_bytes(x.k.tensor.dtype, static_cast<std::size_t>(x.k.heads() * x.k.head_dim()));

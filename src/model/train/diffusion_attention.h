@@ -1,17 +1,17 @@
-// Attention of a training pass of a model that fills in blocks: rows are the noisy half, then the
-// clean one (TrainShape::block). A noisy row sees its own noisy block and the clean blocks before
-// it, a clean row the clean blocks up to its own. No mask of one call says that, since a clean key
-// is seen from two ranges of rows; three calls do:
+// Attention in a training pass of a block diffusion model: rows are the noisy half, then the clean
+// one (TrainShape::block). A noisy row sees its own noisy block and the clean blocks before it, a
+// clean row the clean blocks up to its own. One call cannot do that, since a clean key is seen from
+// two ranges of rows; three calls can:
 //   clean rows over clean keys    block_causal
 //   noisy rows over clean keys    block_before   } merged by their log-sum-exps
-//   noisy rows over noisy keys    full, a block is a sequence
-// The backwards of the last two get the merged result, so that each has its share of the softmax;
-// what both give for the noisy queries is added, and so is what the first two give for clean keys.
-// Where the device has an operation for the last one and the merging (TrainOps::own_blocks), that
-// does both in one pass, and in the backward it adds its dq to the other part's.
+//   noisy rows over noisy keys full, a block is a sequence The backwards of the last two get the
+// merged result, so that each has its share of the softmax. Their gradients of the noisy queries
+// are added, and so are the first two calls' gradients of clean keys. If the device has one
+// operation for the last call and the merge (TrainOps::own_blocks), it does both in one pass, and
+// its backward adds its dq to the other part's.
 //
-// Rows::noisy: clean rows are wanted for their keys and values alone, as in the last layer, behind
-// which no row of theirs is read. Then the first call is left out, and clean queries have no
+// Rows::noisy: clean rows are needed only for their keys and values, as in the last layer, after
+// which no clean row is read. Then the first call is left out, and clean queries have no
 // gradient.
 #pragma once
 
@@ -19,16 +19,16 @@
 
 namespace mr::model {
 
-// Rows of q | k | v (the first two normed and turned), as the pass has them.
+// Rows of q | k | v (the first two normed and rotated), as the pass holds them.
 struct QkvHeads {
     ops::HeadRows q, k, v;
 };
 
 enum class Rows { both, noisy };
 
-// out [tokens, heads, head_dim], lse f32 [heads, tokens], of which the first half is that of noisy
-// rows, [heads, half], and the second that of clean ones, which is not there for Rows::noisy. Work:
-// `own` as a half of out, own_lse f32 [heads, half].
+// out [tokens, heads, head_dim], lse f32 [heads, tokens]: first the noisy rows' part, [heads,
+// half], then the clean rows', which is absent for Rows::noisy. Workspace: `own` like a half of
+// out, own_lse f32 [heads, half].
 struct DiffusionForward {
     ops::HeadRows out;
     Tensor lse;
@@ -39,8 +39,8 @@ void diffusion_attention(TrainOps& ops, const TrainShape& shape, Rows rows,
                          const DiffusionForward& to, const QkvHeads& x,
                          const ops::AttentionMask& mask, float scale);
 
-// d: the gradients of q, k and v, of which those of k and v lie side by side. For Rows::noisy the
-// gradient of clean queries is left as it is. Work: `part`, as a half of d.
+// d: the gradients of q, k and v; those of k and v are adjacent. For Rows::noisy the gradient of
+// clean queries is not written. Workspace: `part`, like a half of d.
 void diffusion_attention_backward(TrainOps& ops, const TrainShape& shape, Rows rows,
                                   const QkvHeads& d, const QkvHeads& part,
                                   const ops::HeadRows& dout, const QkvHeads& x,

@@ -72,12 +72,12 @@ void GradShards::leave(int unit) {
         const int slot = piece.matrices ? unit % 2 : 2 + grain_ % 2;
         pending_[slot].push_back({i, grain_, exchange_.add_up(whole(piece), piece.cut, false)});
     }
-    exchange_.flush();  // the unit after the next wants the buffer
+    exchange_.flush();  // the unit after the next needs the buffer
     if (unit == 0) ++grain_;
 }
 
-// What was handed over from there is the sum over ranks now, of this rank's share: it goes to the
-// sum over grains, and the memory is free.
+// The pending gradients in this slot are now summed over ranks, for this rank's share: adds them to
+// the sum over grains, and frees the slot.
 void GradShards::settle(int slot) {
     if (pending_[slot].empty()) return;
     exchange_.wait(pending_[slot].back().ticket);
@@ -85,8 +85,8 @@ void GradShards::settle(int slot) {
     pending_[slot].clear();
 }
 
-// With the sums of as many grains before it, it is the sum of the next level. The older ones are on
-// the left.
+// Together with the sum of as many grains before it, a sum moves up a level. Older grains are the
+// left operand.
 void GradShards::add(const UnitPiece& piece, int grain) {
     const std::int64_t begin = piece.cut.begin(exchange_.rank());
     const std::int64_t count = piece.cut.size(exchange_.rank());
@@ -101,8 +101,8 @@ void GradShards::add(const UnitPiece& piece, int grain) {
     }
 }
 
-// The two gradients of a tied table: those of tokens lie among the shares, those of the head behind
-// them. Behind the tokens' rows the head's product may have some more (params.h).
+// Adds the two gradients of a tied table: that of the tokens is among the shares, that of the head
+// after them. The head's GEMM may have more rows than the table (params.h).
 void GradShards::add_head() {
     const UnitPiece &table = units_.pieces.front(), &head = units_.pieces.back();
     const std::int64_t begin = head.cut.begin(exchange_.rank());

@@ -1,8 +1,8 @@
-// Gradients that ranks share (ZeRO 2). A unit's gradient is whole for as long as it is computed and
-// added up over ranks, which is done for every grain; the sum over grains, a binary tree, is kept
-// of this rank's share alone. Rank r has grains r, r + ranks, r + 2 ranks, ...: those that are
-// added up at a time are neighbours, a part of the tree over all grains, so the order of the sum is
-// that of every other way.
+// Gradients sharded over ranks (ZeRO 2). A unit's gradient is whole only while it is computed and
+// summed over ranks, for every grain; the sum over grains, a binary tree, is kept only for this
+// rank's share. Rank r has grains r, r + ranks, r + 2 ranks, ...: grains summed at the same time
+// are neighbours, a subtree of the tree over all grains, so the order of the sum is the same as
+// without sharding.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,25 @@ namespace mr::model {
 
 class GradShards {
   public:
-    // `grains` of this rank, a power of two. All else outlives this.
+    // `grains` of this rank, a power of two. All other arguments must outlive the object.
     GradShards(const ParamLayout& layout, const UnitPieces& units, int grains, TrainOps& ops,
                GradExchange& exchange);
 
-    // What it takes from `ops`: sums in shares, and buffers of units.
+    // What it allocates from `ops`: sums of shares, and unit buffers.
     static std::uint64_t share_bytes(const UnitPieces& units, int grains);
     static std::uint64_t buffer_bytes(const UnitPieces& units);
 
-    // A grain begins: what its pass adds to.
+    // Begins a grain; returns the gradients that its pass adds to.
     const Weights& begin();
-    // Before the unit's first gradient is added, and when all of it is there.
+    // enter(): before the unit's first gradient is added; done(): when all of them are there.
     void enter(int unit);
     void leave(int unit);
-    // Behind the last grain: the sum over all grains and ranks, f32 [units.shares].
+    // After the last grain: the sum over all grains and ranks, f32 [units.shares].
     Tensor sums();
 
   private:
-    // What was handed over, by the memory in which it lies: two buffers of units, two of norms and
-    // biases.
+    // Gradients given to the exchange, by the memory they lie in: two unit buffers, two for norms
+    // and biases.
     struct Pending {
         std::size_t piece;
         int grain;
@@ -51,8 +51,8 @@ class GradShards {
     TrainOps& ops_;
     GradExchange& exchange_;
     float* buffers_[2] = {};
-    float* vectors_[2] = {};      // of grains in turn
-    Weights views_[2];            // of each
+    float* vectors_[2] = {};      // for alternate grains
+    Weights views_[2];            // of each of them
     std::vector<Tensor> levels_;  // sums of 1, 2, 4, ... grains, [shares + head]
     std::vector<Pending> pending_[4];
     int grain_ = 0;

@@ -27,7 +27,7 @@ class LivePlacer {
     LiveViews result() { return std::move(out_); }
 
   private:
-    // The tensors become their copies.
+    // Replaces the tensors by their copies.
     void copy_heads(LayerWeights& w) {
         join(w.q, w.k, w.v);
         if (w.q_bias) join(w.q_bias, w.k_bias, w.v_bias);
@@ -43,8 +43,9 @@ class LivePlacer {
         add({.to = to, .from = static_cast<const std::byte*>(v.data), .bytes = v.bytes()});
         v.data = to;
     }
-    // Row r of a head is its row order.source(r): the first half of what turns goes to even rows,
-    // the second to odd ones, and what does not turn stays. Returns what is behind the copy.
+    // Row r of a head is row order.source(r) of the original: the first half of the rotated rows
+    // goes to even rows, the second to odd ones, and the others stay. Returns the address after the
+    // copy.
     std::byte* reorder(Tensor& tensor, std::byte* to) {
         const RowOrder order = row_order(spec_, Role::q);
         const std::int64_t rows = tensor.dim(0), half = order.rotary / 2;
@@ -119,7 +120,7 @@ void refresh(const LiveWeights& live) {
 }
 #else
 LiveWeights live_weights(const ModelSpec&, const Weights&) {
-    cuda::require_device();  // throws: there is none
+    cuda::require_device();  // throws: there is no GPU
     return {};
 }
 void refresh(const LiveWeights&) {}

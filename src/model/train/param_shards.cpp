@@ -25,7 +25,7 @@ ParamShards::ParamShards(const ParamLayout& layout, const UnitPieces& units, Ten
 }
 
 void ParamShards::enter(int unit, bool backward, bool again) {
-    if (backward && unit == 0) return;  // tables are not read
+    if (backward && unit == 0) return;  // the backward does not read tables
     gather(unit);
     exchange_.wait(tickets_[unit % 2]);
     const int next = unit + (backward ? -1 : 1);
@@ -33,7 +33,7 @@ void ParamShards::enter(int unit, bool backward, bool again) {
     gather(next);
 }
 
-// The unit whose place it takes was left: passes come to units one after the other.
+// The buffer's previous unit was left: passes visit units one after another.
 void ParamShards::gather(int unit) {
     const int turn = unit % 2;
     if (held_[turn] == unit) return;

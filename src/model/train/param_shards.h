@@ -1,5 +1,5 @@
-// Parameters that ranks share (ZeRO 3). The matrices of a unit are gathered into one of two buffers
-// while the unit before it computes.
+// Parameters sharded over ranks (ZeRO 3). The matrices of a unit are gathered into one of two
+// buffers while the unit before it computes.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@ namespace mr::model {
 
 class ParamShards {
   public:
-    // `shares`: this rank's of all matrices, [units.matrices] in ops.compute_type(). `vectors`: all
-    // norms and biases. All of it outlives this.
+    // `shares`: this rank's share of all matrices, [units.matrices] in ops.compute_type().
+    // `vectors`: all norms and biases. All arguments must outlive the object.
     ParamShards(const ParamLayout& layout, const UnitPieces& units, Tensor shares, float* vectors,
                 TrainOps& ops, GradExchange& exchange);
     static std::uint64_t buffer_bytes(const UnitPieces& units, DType compute);
 
-    // What a pass reads. A unit's tensors are there from enter() on until the unit after the next
-    // is entered.
+    // The weights that a pass reads. A unit's tensors are valid from enter() until the unit after
+    // the next is entered.
     const Weights& weights() const { return views_; }
-    // A pass comes to the unit. The one behind it is gathered meanwhile, forward the next, backward
-    // the one before; `again`: another pass with the same parameters follows this one.
+    // A pass reaches the unit; meanwhile the next one is gathered (in the backward, the one
+    // before). `again`: another pass with the same parameters follows.
     void enter(int unit, bool backward, bool again);
-    // Parameters have changed.
+    // Call when parameters have changed.
     void forget();
 
   private:
@@ -36,7 +36,7 @@ class ParamShards {
     GradExchange& exchange_;
     const int last_;  // unit
     void* buffers_[2] = {};
-    int held_[2] = {-1, -1};  // the units that are there, or on their way
+    int held_[2] = {-1, -1};  // the gathered units, complete or in flight
     GradExchange::Ticket tickets_[2] = {GradExchange::kNothing, GradExchange::kNothing};
     Weights views_;
 };

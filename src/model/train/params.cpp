@@ -20,13 +20,13 @@ std::int64_t aligned(std::int64_t elements) {
     return (elements + kParamAlign - 1) / kParamAlign * kParamAlign;
 }
 
-// Whether the tensor lies right behind the one before it, as a part of one matrix or bias.
+// Whether the tensor follows the one before it directly, as a part of one matrix or bias.
 bool continues(const ModelSpec& spec, Role role) {
     return role == Role::k || role == Role::v || role == Role::k_bias || role == Role::v_bias ||
            (role == Role::up && spec.gated);
 }
 
-// Four draws from N(0, 1), by Box and Muller.
+// Four draws from N(0, 1), by Box-Muller.
 std::array<float, 4> normals(std::uint64_t seed, std::uint64_t index, std::uint64_t stream) {
     const auto words = philox(seed, index, stream);
     std::array<float, 4> out{};
@@ -52,7 +52,7 @@ void init_matrix(float* out, std::int64_t count, float deviation, std::uint64_t 
     });
 }
 
-// Tokens that the model does not know yet: the mean of those that it knows.
+// Rows of tokens that the model does not know yet: the mean of the known ones.
 void add_tokens(float* table, std::int64_t known, std::int64_t all, std::int64_t cols) {
     for (std::int64_t col = 0; col < cols; ++col) {
         double sum = 0;
@@ -76,7 +76,7 @@ ParamLayout param_layout(const ModelSpec& spec, const StageSpan& stage) {
         if (role != Role::embedding) return stage.last(spec);
         return stage.first() || (spec.tied_embeddings && stage.last(spec));
     };
-    std::int64_t offset = 0, whole = 0;  // of the stage, of all
+    std::int64_t offset = 0, whole = 0;  // in the stage's layout, in the whole
     const auto add = [&](Role role, int layer) {
         const Shape shape = role_shape(spec, role);
         std::int64_t size = shape.count();
@@ -93,7 +93,7 @@ ParamLayout param_layout(const ModelSpec& spec, const StageSpan& stage) {
         }
         whole += size;
     };
-    // The order of roles_of() has biases between q, k and v: here the three come at once.
+    // roles_of() has biases between q, k and v: here the three are adjacent.
     for (const bool matrices : {true, false}) {
         for (RoleAt at : roles) {
             if (is_matrix(at.role) != matrices || continues(spec, at.role)) continue;
@@ -124,7 +124,7 @@ std::vector<ParamRange> param_ranges(const ParamLayout& layout) {
                          : entry.at.layer < 0 ? unit_count(layout.spec) - 1
                                               : entry.at.layer + 1;
         if (!out.empty()) out.back().end = entry.offset;
-        // Matrices and the rest are apart.
+        // Matrices are separate from norms and biases.
         const bool first = out.empty() || out.back().unit != unit ||
                            (out.back().begin < layout.decayed) != (entry.offset < layout.decayed);
         if (first) out.push_back({entry.offset, 0, unit, entry.whole, 0});

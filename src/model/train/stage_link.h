@@ -1,5 +1,5 @@
-// What stages of a pipeline send each other. All stages of a replica call what fits each other in
-// the same order.
+// Transfers between the stages of a pipeline. All stages of a replica make matching calls in the
+// same order.
 #pragma once
 
 #include <cstddef>
@@ -15,25 +15,25 @@ namespace mr::model {
 class StageLink {
   public:
     virtual ~StageLink() = default;
-    // Operations are those of this stream; null: of the thread that calls. Told once, by the
+    // Operations run on this stream; null: in the calling thread. Called once, by the
     // engine.
     virtual void attach(const cuda::Stream* /*training*/) {}
 
-    // Of a pass: the residual stream or its gradient, f32, where tensors lie. Both return at once;
-    // `x` is the link's until wait(). What is sent is what the operations before made of it, and
-    // arrives in the order in which it was sent. Two stages may send each other something at the
-    // same time: neither waits for the other.
+    // In a pass: the residual stream or its gradient, f32, in the memory of TrainOps. Both return
+    // at once; `x` belongs to the link until wait(). Sends wait for the operations before them, and
+    // arrive in order. Two stages may send to each other at the same time without waiting for each
+    // other.
     using Ticket = std::int64_t;
     static constexpr Ticket kNone = 0;  // wait() returns at once
     virtual Ticket send(int stage, Tensor x) = 0;
     virtual Ticket receive(int stage, Tensor x) = 0;
-    // Operations that come behind this may use `x` again. Throws what went wrong on the way.
+    // Later operations may use `x` again. Throws the transfer's error.
     virtual void wait(Ticket ticket) = 0;
 
-    // Between passes, with nothing on its way.
-    // The numbers of all stages, by stage; every stage has as many.
+    // Between passes, with nothing in flight. The numbers of all stages, by stage; every stage
+    // passes equally many.
     virtual std::vector<double> gather(std::span<const double> mine) = 0;
-    // Both stages give theirs and have that of the other.
+    // Exchanges tensors between two stages.
     virtual void swap(int stage, Tensor mine, Tensor theirs) = 0;
     virtual void send_bytes(int stage, std::span<const std::byte> data) = 0;
     virtual void receive_bytes(int stage, std::span<std::byte> data) = 0;

@@ -1,4 +1,4 @@
-// A hash of the bytes of a flat state, 8 at a time: finds what a disk has changed, and ranks whose
+// A hash of the bytes of a flat state, 8 at a time: detects corruption on disk, and ranks whose
 // files differ.
 #pragma once
 
@@ -9,7 +9,7 @@ namespace mr::model {
 
 class StateHash {
   public:
-    // The next elements; pieces may have any length.
+    // Adds the next elements; pieces may have any length.
     void add(const float* values, std::int64_t count) {
         std::int64_t i = 0;
         if (odd_ && count > 0) {

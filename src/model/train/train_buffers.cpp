@@ -18,11 +18,11 @@ enum class Part { kept, work, head, mlp, attention };
 }  // namespace
 
 std::string train_takes(const LayerSpec& layer, const LayerSpec& common) {
-    // Every member by its name: one that is added has to be handled before this compiles again.
+    // A structured binding of every member: a new member must be handled before this compiles.
     // Masks, scales, norms and activations are those of the layer, forward and backward.
     const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
     if (softcap != 0) return "a softcap of scores";
-    // One table of positions, and buffers and joined matrices of one shape, serve all layers.
+    // All layers share one table of positions, and buffers and joined matrices of one shape.
     if (rope != common.rope) return "rotary positions that differ by layer";
     if (qk_norm != common.qk_norm) return "norms of q and k in some layers only";
     if (gated != common.gated) return "MLPs with and without a gate in one model";
@@ -49,20 +49,20 @@ std::optional<Recompute> recompute_of(std::string_view name) {
 }
 
 std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType compute) {
-    // A GPU wants few large products; a CPU wants what it just made to be near. 576 MiB are 5,504
-    // rows of GPT-2: their gradient has 129 tiles of 128 x 256, all but three for the 132
-    // multiprocessors of an H200 at once.
+    // A GPU wants few large GEMMs; a CPU wants its data in cache. 576 MiB are 5,504 rows of GPT-2:
+    // their gradient has 129 tiles of 128 x 256, which keeps all but three of an H200's 132
+    // multiprocessors busy at once.
     const std::int64_t bytes = std::int64_t{compute == DType::f32 ? 16 : 576} << 20;
     const auto row = static_cast<std::int64_t>(dtype_bytes(compute, 1)) * spec.vocab;
     const std::int64_t most = std::max<std::int64_t>(bytes / row / 64 * 64, 64);
-    // As many pieces as it takes, all of one size: a small one at the end would be a slow one.
+    // As few pieces as needed, all of one size: a small last one would be slow.
     const std::int64_t pieces = (tokens + most - 1) / most;
     const std::int64_t rows = (tokens + pieces - 1) / pieces;
     return std::min((rows + 63) / 64 * 64, tokens);
 }
 
-// Products in 16 bits like whole numbers of 128 bytes. The columns behind the vocabulary take no
-// part in the loss and have no gradient, and so the head's rows that make them have none.
+// GEMMs in 16 bits prefer multiples of 128 bytes. Columns beyond the vocabulary take no part in the
+// loss and have no gradient, nor have the head's rows that make them.
 static std::int64_t logit_columns(const ModelSpec& spec, DType compute) {
     return compute == DType::f32 ? spec.vocab : head_rows(spec);
 }
@@ -167,7 +167,7 @@ TrainPass::TrainPass(const ParamLayout& layout, const TrainShape& shape, Recompu
     bool split = false;
     for_each_buffer(spec_, shape_, recompute_, ops_.compute_type(), stage_, *b_,
                     [&](Tensor& tensor, DType dtype, Shape dims, Part part) {
-                        if (part >= Part::head && !split) {  // behind what they do not share
+                        if (part >= Part::head && !split) {  // after what they do not share
                             next[2] = next[3] = next[4] = next[1];
                             split = true;
                         }
@@ -179,7 +179,7 @@ TrainPass::TrainPass(const ParamLayout& layout, const TrainShape& shape, Recompu
         int number = stage_.layers.begin;
         for (Layer& layer : layers) {
             layer.of = spec_.layer(number++);
-            // Of what all layers share this one may use the first rows alone.
+            // This layer may use only the first rows of the buffers that all layers share.
             for (Tensor* part : {&layer.attn, &layer.x1, &layer.h2, &layer.gu, &layer.a}) {
                 if (*part) *part = part->slice_rows(0, layer.rows);
             }

@@ -14,21 +14,21 @@
 namespace mr::model {
 namespace {
 
-// Losses of each grain, squares of gradients.
+// Losses of each grain, squared norms of gradients.
 std::size_t sum_bytes(const TrainEngineOptions& options) {
     return (static_cast<std::size_t>(options.grains) + 1) * sizeof(double);
 }
-// Gradients that passes add to, and one for every level of the tree over grains but its root.
+// Gradients that passes add to, and one for every level of the tree over grains except its root.
 int grad_buffers(const TrainEngineOptions& options) {
     return std::bit_width(static_cast<unsigned>(options.grains));
 }
-// Elements of the tokens' own gradient. In a pipeline another stage has that of the head.
+// Elements of the tokens' separate gradient. In a pipeline another stage has the head's.
 std::int64_t tokens_apart(const ModelSpec& spec, const TrainEngineOptions& options) {
     const bool here =
         options.apart && spec.tied_embeddings && options.stage() < 2 && !options.pipeline.piped();
     return here ? std::int64_t{spec.vocab} * spec.dim : 0;
 }
-// Elements of the table's gradient that comes from the other end of a pipeline.
+// Elements of the table's gradient that comes from the pipeline's other end.
 std::int64_t other_table_count(const ModelSpec& spec, const TrainEngineOptions& options) {
     const StageSpan span = options.pipeline.span();
     const bool end = span.first() || span.last(spec);
@@ -39,7 +39,8 @@ std::vector<comm::Shards> cut_ranges(const std::vector<ParamRange>& ranges,
                                      const TrainEngineOptions& options) {
     std::vector<comm::Shards> out;
     for (const ParamRange& range : ranges) {
-        // Both ends of a pipeline cut a tied table alike, though the first has positions behind it.
+        // Both ends of a pipeline cut a tied table alike, although the first has positions after
+        // it.
         const comm::Shards cut(range.whole_size, kParamBlock, options.ranks());
         out.push_back(cut.first(range.end - range.begin));
     }
@@ -58,8 +59,8 @@ UnitPieces pieces_of(const ParamLayout& layout, const TrainEngineOptions& option
     const std::vector<ParamRange> ranges = param_ranges(layout);
     return unit_pieces(layout, ranges, cut_ranges(ranges, options), options.rank());
 }
-// Elements of parameters that this rank has: f32, and those that products in 16 bits read, which
-// may be the only ones of matrices.
+// Elements of this rank's parameters: f32, and the 16-bit ones that GEMMs read, which may be the
+// only copy of matrices.
 struct ParamCounts {
     std::int64_t masters = 0, copy = 0;
 };
@@ -95,7 +96,8 @@ TrainShape whole_shape(const ModelSpec& spec, const TrainEngineOptions& options,
     TrainShape shape = options.shape;
     if (shape.head_rows <= 0) shape.head_rows = default_head_rows(spec, shape.half(), compute);
     if (shape.head_step <= 0) {
-        // A pass of 64 x 512 tokens in multiples of 1,024: 2.5% more rows, and one number or two.
+        // For a pass of 64 x 512 tokens, multiples of 1,024: 2.5% more rows, and one or two
+        // different row counts.
         const bool in_steps = shape.block > 0 && compute != DType::f32;
         shape.head_step = in_steps ? std::max<std::int64_t>(shape.half() / 32 / 64 * 64, 64) : 1;
     }
@@ -145,7 +147,7 @@ MemoryPlan plan_with(const ModelSpec& spec, const TrainEngineOptions& options,
     return plan;
 }
 
-// What of the options to change so that it fits, in words.
+// Which options to change so that it fits, in words.
 std::string what_fits(const ModelSpec& spec, TrainEngineOptions options, const TrainOps& ops,
                       std::uint64_t available) {
     std::string out;
@@ -155,7 +157,7 @@ std::string what_fits(const ModelSpec& spec, TrainEngineOptions options, const T
         if (recompute < options.recompute) continue;
         TrainEngineOptions tried = options;
         tried.recompute = recompute;
-        int low = 0, high = asked;  // what fits, what may
+        int low = 0, high = asked;  // known to fit, may fit
         while (low < high) {
             tried.shape.sequences = low + (high - low + 1) / 2;
             if (plan_with(spec, tried, ops).total() <= available) {
@@ -200,7 +202,7 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
     own_ = {{0, layout_.count, 0}};
     if (options_.stage() > 0) {
         own_ = shares_of(ranges_, shards_, options_.rank());
-    } else if (options_.pipeline.piped()) {  // every range has a place of its own in the whole
+    } else if (options_.pipeline.piped()) {  // every range has its own place in the whole
         own_.clear();
         for (const ParamRange& range : ranges_) {
             own_.push_back({range.begin, range.end, range.begin});
@@ -224,7 +226,7 @@ TrainEngine::TrainEngine(const ModelSpec& spec, const TrainEngineOptions& option
         PassStage{span_, options_.pipeline.on_their_way, options_.apart});
 }
 
-// Parameters, gradients, moments.
+// Allocates parameters, gradients, moments.
 void TrainEngine::take_state() {
     const auto flat = [&](const char* purpose, DType dtype, std::int64_t count) {
         const Shape shape{count};
@@ -269,7 +271,7 @@ void TrainEngine::take_state() {
     v_ = flat("optimizer", DType::f32, own_count(layout_, options_));
 }
 
-// What the norm of the gradient is added up from. Where ranks share gradients, blocks of shares.
+// Blocks for the norm of the gradient. Where ranks shard gradients, blocks of shares.
 void TrainEngine::take_blocks() {
     sums_ = static_cast<double*>(ops_->allocate("sums", sum_bytes(options_)));
     host_cuts_ = block_cuts(ranges_);

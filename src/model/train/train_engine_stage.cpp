@@ -1,5 +1,5 @@
-// A stage of a pipeline: what passes wait for and send on, and what the stages bring together at
-// the end of a step.
+// A stage of a pipeline: what passes wait for and send, and what the stages exchange at the end of
+// a step.
 #include <algorithm>
 #include <vector>
 
@@ -18,7 +18,7 @@ StageSpan PipelineStage::span(int of) const {
     return out;
 }
 
-// A pass's input was asked for by the one before it. So there are two of each kind of ticket.
+// A pass's input was requested by the pass before it, so there are two tickets of each kind.
 void TrainEngine::await_input(int number, bool more) {
     const PipelineStage& p = options_.pipeline;
     const auto ticket = [](Tickets& of, int n) -> StageLink::Ticket& {
@@ -34,7 +34,7 @@ void TrainEngine::await_input(int number, bool more) {
     if (!last_stage()) p.link->wait(ticket(outputs_, number));  // the buffer is free again
 }
 
-// The first gradient of a step; each asks for the next one.
+// Requests the first gradient of a step; each gradient requests the next.
 void TrainEngine::ask_for_gradient() {
     const PipelineStage& p = options_.pipeline;
     if (!last_stage()) gradients_in_[0] = p.link->receive(p.stage + 1, pass_->gradient(0));
@@ -65,7 +65,7 @@ void TrainEngine::send_gradient(int number) {
         p.link->send(p.stage - 1, pass_->gradient(number));
 }
 
-// Nothing of the step or the validation is on its way any more.
+// Waits until nothing of the step or the validation is in flight.
 void TrainEngine::end_passes() {
     MR_CHECK(forwards_ == backwards_, "every pass that went forward has come back");
     forwards_ = backwards_ = evaluated_ = 0;
@@ -78,8 +78,8 @@ void TrainEngine::end_passes() {
     }
 }
 
-// The ends of a pipeline have a gradient of a tied table each: of the tokens, of the head. Each
-// gets the other's and has the sum of both, as one rank makes it.
+// Each end of a pipeline has one gradient of a tied table: of the tokens, of the head. Both
+// exchange them and add them up, as one rank would.
 void TrainEngine::add_other_table() {
     const PipelineStage& p = options_.pipeline;
     const int other = first_stage() ? p.stages() - 1 : 0;
@@ -94,7 +94,7 @@ void TrainEngine::add_other_table() {
     }
 }
 
-// Which ranges and blocks of the whole every stage has; of a tied table those of the first stage
+// Which ranges and blocks of the whole every stage has; for a tied table those of the first stage
 // count.
 void TrainEngine::find_blocks() {
     const std::vector<ParamRange> all = param_ranges(whole_);
@@ -124,11 +124,11 @@ void TrainEngine::find_blocks() {
     whole_squares_ = static_cast<double*>(ops_->allocate("squares", bytes));
 }
 
-// The blocks of all stages, added in the order of the whole.
+// Adds the blocks of all stages in the order of the whole.
 void TrainEngine::add_squares_of_stages(double* norm) {
     std::vector<double> own(static_cast<std::size_t>(blocks_));
     ops_->read(own.data(), squares_, own.size() * sizeof(double));
-    std::size_t most = 0;  // every stage gives as many numbers
+    std::size_t most = 0;  // every stage passes equally many numbers
     for (const auto& blocks : stage_blocks_) most = std::max(most, blocks.size());
     std::vector<double> mine(most);
     for (std::size_t i = 0; i < counted_blocks_.size(); ++i) {

@@ -1,5 +1,5 @@
-// The state of a model in training, in and out: tensor by tensor, and piece by piece where other
-// ranks have parts of it.
+// Reading and writing the state of a model in training: tensor by tensor, and piece by piece where
+// other ranks have parts of it.
 #include <algorithm>
 #include <span>
 #include <vector>
@@ -15,7 +15,7 @@ std::size_t bytes_of(std::int64_t floats) {
     return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
-// A request of the first rank: which state, and elements of it that one rank has.
+// A request of the first rank: which state, and which elements of one rank.
 struct StateRequest {
     std::int64_t state, begin, end;
     static constexpr std::int64_t kNoMore = -1;
@@ -23,7 +23,7 @@ struct StateRequest {
 
 }  // namespace
 
-// Every tensor with the gap behind it, in the order of the buffer.
+// Every tensor with the gap after it, in the order of the buffer.
 void TrainEngine::write_entries(
     const std::function<void(const ParamLayout::Entry& entry, float* to)>& make) {
     std::vector<float> values;
@@ -106,7 +106,7 @@ void TrainEngine::write(State state, std::int64_t begin, std::int64_t end, const
 
 void TrainEngine::write_own(State state, std::int64_t begin, std::int64_t end, const float* from) {
     const bool params = state == State::params;
-    // From here on every rank has all of them.
+    // From this element on every rank has all of them.
     const std::int64_t shared = !in_shares(state) ? 0 : params ? layout_.decayed : layout_.count;
     const auto put = [&](std::int64_t first, std::int64_t last) {
         if (first >= last) return;
@@ -126,7 +126,7 @@ void TrainEngine::write_own(State state, std::int64_t begin, std::int64_t end, c
     }
 }
 
-// Of parameters that this rank has, in one piece as far as they are matrices.
+// For parameters that this rank has; matrices must be in one piece.
 void TrainEngine::write_params(std::int64_t begin, std::int64_t end, const float* from) {
     const std::int64_t matrices = std::clamp(layout_.decayed, begin, end);  // those end here
     if (begin < matrices) {
@@ -150,7 +150,7 @@ void TrainEngine::write_params(std::int64_t begin, std::int64_t end, const float
     }
 }
 
-// Elements that this rank has, in one piece; of parameters, as far as they are matrices.
+// Elements that this rank has, in one piece; for parameters, this applies to matrices.
 void TrainEngine::read_here(State state, std::int64_t begin, std::int64_t end, float* to) {
     if (state != State::params) {
         const Tensor& flat = state == State::m ? m_ : v_;
@@ -230,8 +230,8 @@ void TrainEngine::end_serving() {
     }
 }
 
-// Elements of the whole, by the first rank of all: of other stages their first replica is asked,
-// which asks the other replicas where they have shares.
+// Elements of the whole, read by the first rank of all: it asks the first replica of each other
+// stage, which asks the other replicas for their shares.
 void TrainEngine::read_stages(State state, std::int64_t begin, std::int64_t end, float* to) {
     const PipelineStage& pipeline = options_.pipeline;
     for (int stage = 0; stage < pipeline.stages(); ++stage) {

@@ -1,5 +1,5 @@
-// What becomes of gradients behind a pass: the tree over grains, and what ranks share of the
-// optimizer's state.
+// Gradients after a pass: the tree over grains, and the ranks' shards of the optimizer's
+// state.
 #include <algorithm>
 #include <vector>
 
@@ -22,7 +22,7 @@ std::vector<TrainEngine::Share> TrainEngine::shares_of(const std::vector<ParamRa
     return out;
 }
 
-// What becomes of the units of a pass: `last` of the step, as far as gradients go.
+// The hooks of a pass; `last`: it is the last one of the step that adds gradients.
 PassHooks TrainEngine::hooks(bool last) {
     PassHooks out;
     if (shares_grads()) {
@@ -38,8 +38,8 @@ PassHooks TrainEngine::hooks(bool last) {
     return out;
 }
 
-// A grain that others follow: with the sums of as many grains before it, it is the sum of the next
-// level. The older ones are on the left.
+// Ends a grain that others follow: together with the sum of as many grains before it, its sum moves
+// up a level. Older grains are the left operand.
 void TrainEngine::close_grain() {
     std::size_t level = 0;
     for (; levels_[level] != kNone; ++level) {
@@ -52,7 +52,8 @@ void TrainEngine::close_grain() {
     ++grain_;
 }
 
-// The last grain's gradients of a unit: the sums of all levels are added, and it is the rank's.
+// Completes a unit's gradients in the last grain: adds the sums of all levels and starts the sum
+// over ranks.
 void TrainEngine::complete(int unit) {
     const auto finish = [&](std::int64_t begin, std::int64_t end, const comm::Shards& cut) {
         const Tensor to = part(leaf(), begin, end);
@@ -63,8 +64,8 @@ void TrainEngine::complete(int unit) {
     };
     // The last stage's copy of a tied table is the head.
     const bool last = unit == unit_count(layout_.spec) - 1, table = last && has_table_copy();
-    // The head's gradient of a tied table, with which the first range begins, is whole first of
-    // all where that of the tokens is another one.
+    // The head's gradient of a tied table, with which the first range begins, is complete before
+    // all others if the tokens' gradient is separate.
     const std::int64_t head =
         tokens_at_ >= 0 ? head_rows(layout_.spec) * layout_.spec.dim : std::int64_t{0};
     if (last && head > 0) finish(0, head, shards_[0].first(head));
@@ -74,12 +75,13 @@ void TrainEngine::complete(int unit) {
         if (ranges_[i].begin + done == ranges_[i].end) continue;
         finish(ranges_[i].begin + done, ranges_[i].end, shards_[i].behind(done));
     }
-    if (unit == 0 && tokens_at_ >= 0) {  // cut as the table is
+    if (unit == 0 && tokens_at_ >= 0) {  // cut like the table
         finish(tokens_at_, tokens_at_ + tokens_count_, shards_[0].first(tokens_count_));
     }
 }
 
-// Those of all ranks' grains, in the order of grains: a rank has neighbours, or every ranks()th.
+// Losses of all ranks' grains, in the order of grains: a rank has adjacent ones, or every
+// ranks()th.
 std::vector<double> TrainEngine::gather_losses(const std::vector<double>& mine) {
     std::vector<double> all = options_.exchange->gather(mine);
     if (!shares_grads()) return all;
@@ -91,7 +93,7 @@ std::vector<double> TrainEngine::gather_losses(const std::vector<double>& mine) 
     return out;
 }
 
-// The tokens' gradient of a tied table to the head's.
+// Adds the tokens' gradient of a tied table to the head's.
 void TrainEngine::add_tokens() {
     const Tensor tokens = part(leaf(), tokens_at_, tokens_at_ + tokens_count_);
     MR_CHECK(grad_views_[leaf_].head.data == leaf().data, "the table comes first");
@@ -108,8 +110,8 @@ std::int64_t TrainEngine::block_at(std::int64_t element) const {
     return std::ranges::lower_bound(host_cuts_, element) - host_cuts_.begin();
 }
 
-// The sum of squares of all gradients, on the device. Of a stage every block is one replica's, or
-// all have all.
+// The sum of squares of all gradients, on the device. In a stage every block belongs to one
+// replica, or all replicas have all.
 double* TrainEngine::add_squares(Tensor grads) {
     double* const norm = sums_ + options_.grains;
     std::int64_t here = 0;
@@ -135,8 +137,8 @@ double* TrainEngine::add_squares(Tensor grads) {
     return norm;
 }
 
-// Those of all blocks, in their order. `made` has those of this rank, at their places or, where
-// ranks share gradients, end to end.
+// The squares of all blocks, in order. `made` has this rank's, at their places or, where ranks
+// shard gradients, end to end.
 std::vector<double> TrainEngine::gather_squares(const std::vector<double>& made) {
     std::vector<std::vector<std::int64_t>> blocks_of;
     std::size_t most = 0;
@@ -149,7 +151,7 @@ std::vector<double> TrainEngine::gather_squares(const std::vector<double>& made)
         }
         most = std::max(most, blocks.size());
     }
-    // As many numbers of every rank: those of its blocks, then zeros.
+    // Every rank passes equally many numbers: those of its blocks, then zeros.
     std::vector<double> mine(most);
     const auto& own = blocks_of[static_cast<std::size_t>(options_.rank())];
     for (std::size_t i = 0; i < own.size(); ++i) {
@@ -165,22 +167,22 @@ std::vector<double> TrainEngine::gather_squares(const std::vector<double>& made)
     return all;
 }
 
-// Where an element of this stage lies in the whole.
+// The index of this stage's element in the whole.
 std::int64_t TrainEngine::whole_of(std::int64_t element) const {
     const auto behind = std::ranges::upper_bound(ranges_, element, {}, &ParamRange::begin);
     const ParamRange& range = *std::prev(behind);
     return range.whole + (element - range.begin);
 }
 
-// The optimizer's step over this rank's shares; then all ranks have all parameters, or, where they
-// share them, all norms and biases.
+// The optimizer's step over this rank's shares; then all ranks get all parameters, or, where they
+// shard them, all norms and biases.
 void TrainEngine::step_shares(const ops::AdamW& with, Tensor grads, const double* norm) {
     ops::AdamW step = with;
     for (const Share& own : own_) {
         const std::int64_t count = own.end - own.begin;
         const std::int64_t at = shares_grads() ? own.at : own.begin;
         const std::int64_t to = param_at(own.begin);
-        // A share is of matrices, or of what has neither decay nor a copy.
+        // A share has only matrices, or only elements without decay and copy.
         const bool matrices = own.begin < layout_.decayed;
         const bool only_copy = slim_ && matrices;
         step.first = whole_of(own.begin);
@@ -191,7 +193,7 @@ void TrainEngine::step_shares(const ops::AdamW& with, Tensor grads, const double
                     part(v_, own.at, own.at + count), matrices ? count : 0, norm);
     }
     if (param_shards_) param_shards_->forget();
-    if (!shares_grads()) ops_->zero(leaf());  // the shares of others, too
+    if (!shares_grads()) ops_->zero(leaf());  // including the shares of others
     if (options_.stage() == 0) return;
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
         const bool matrices = ranges_[i].begin < layout_.decayed;
@@ -202,7 +204,7 @@ void TrainEngine::step_shares(const ops::AdamW& with, Tensor grads, const double
                                    dtype_bytes(flat.dtype, 1));
     }
     options_.exchange->finish();
-    if (copy_ && !slim_ && !param_shards_) ops_->refresh(copy_, params_);  // of others, too
+    if (copy_ && !slim_ && !param_shards_) ops_->refresh(copy_, params_);  // others', too
 }
 
 }  // namespace mr::model

@@ -21,10 +21,10 @@ void require_trainable_heads(const ModelSpec& spec, bool cuda) {
                                on_cpu ? "use --device cpu, or " : "")});
 }
 
-// What a build without CUDA has in place of train_ops_cuda.cpp.
+// Stand-in for train_ops_cuda.cpp in a build without CUDA.
 #ifndef MR_CUDA
 std::unique_ptr<TrainOps> make_cuda_train_ops(int) {
-    cuda::require_device();  // says why there is none
+    cuda::require_device();  // its error says why
     throw Error::device({.field = "--device", .value = "cuda", .problem = cuda::why_no_device()});
 }
 #endif

@@ -259,7 +259,7 @@ class CpuTrainOps final : public TrainOps {
 
     ThreadPool pool_;
     Ledger ledger_;
-    StageLog log_;  // while it is watched
+    StageLog log_;  // while watched
     Context ctx_;
     TrainShape shape_;
     std::vector<Arena> arenas_;
@@ -267,7 +267,7 @@ class CpuTrainOps final : public TrainOps {
     std::vector<std::span<std::int32_t>> slots_;
     std::vector<std::int32_t> cu_;         // [sequences + 1]
     std::vector<std::int32_t> cu_blocks_;  // [blocks of a half + 1]
-    std::int32_t mask_ = -1;               // the token that stands for unknown ones
+    std::int32_t mask_ = -1;               // the mask token
     std::vector<std::int32_t> positions_;  // [tokens]
 };
 

@@ -1,5 +1,5 @@
 // The operations of a training pass on the GPU: mr::cuda, activations and matrices in bf16. All of
-// them go to one stream; batches come on another, ordered by events.
+// them run on one stream; batches arrive on another, ordered by events.
 #include "model/train/train_ops.h"
 
 #include <algorithm>
@@ -36,19 +36,19 @@ class CudaTrainOps final : public TrainOps {
         ctx_.cuda = &stream_;
     }
     ~CudaTrainOps() override {
-        // Memory goes back before the streams do: nothing may still work on it.
+        // Memory is freed before the streams: nothing may still use it.
         try {
             batches_.synchronize();
             stream_.synchronize();
         } catch (const Error&) {
-            // The call that computed has thrown it, or is throwing it.
+            // The operation that failed has thrown this error, or is throwing it.
         }
     }
 
     DType compute_type() const override { return DType::bf16; }
     bool on_device() const override { return true; }
     std::uint64_t memory_bytes() const override {
-        // Code is loaded when it is first used, and the driver keeps some for itself.
+        // Code is loaded at its first use, and the driver keeps some memory for itself.
         constexpr std::uint64_t kReserve = std::uint64_t{512} << 20;
         const std::uint64_t free = cuda::require_device().free_bytes;
         return free > kReserve ? free - kReserve : 1;
@@ -121,7 +121,7 @@ class CudaTrainOps final : public TrainOps {
 
     std::span<std::int32_t> host_slot(int slot) override {
         const Slot& s = slot_at(slot);
-        s.arrived.synchronize();  // at once where nothing was sent yet
+        s.arrived.synchronize();  // returns at once if nothing was sent yet
         return {reinterpret_cast<std::int32_t*>(s.host.data()),
                 s.host.size() / sizeof(std::int32_t)};
     }
@@ -291,7 +291,7 @@ class CudaTrainOps final : public TrainOps {
   private:
     struct Slot {
         cuda::PinnedBuffer host;         // SlotParts
-        std::int32_t* device = nullptr;  // the same
+        std::int32_t* device = nullptr;  // the same on the device
         cuda::Event arrived, done;
     };
 
@@ -299,7 +299,7 @@ class CudaTrainOps final : public TrainOps {
     static std::size_t slot_bytes(const TrainShape& shape) {
         return static_cast<std::size_t>(shape.slot_words()) * sizeof(std::int32_t);
     }
-    // In device memory. Whatever is launched from here on finds the slot's batch there.
+    // In device memory. Operations launched from here on find the slot's batch there.
     SlotParts<std::int32_t> parts(int slot) {
         const Slot& s = slot_at(slot);
         stream_.wait(s.arrived);
@@ -313,15 +313,15 @@ class CudaTrainOps final : public TrainOps {
         return batch;
     }
 
-    // Blocks over their own keys: in a kernel of their own, or as sequences for attention's, which
-    // are counted in 16 bits there.
+    // Blocks over their own keys: in one kernel, or as sequences of attention's kernel, which
+    // counts them in 16 bits.
     static bool in_one_kernel(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
                               int block, std::int64_t tokens) {
         return cuda::takes_own_blocks(heads, kv_heads, head_dim, block) &&
                (cuda::own_blocks_pay(head_dim, block) || tokens / block > 65535);
     }
 
-    // The most that one operation wants: they follow one another.
+    // The largest scratch of any operation: they run one after another.
     static std::size_t op_scratch(const ModelSpec& spec, const TrainShape& shape) {
         const std::int64_t tokens = shape.tokens();
         const ops::HeadRows queries(
@@ -346,7 +346,7 @@ class CudaTrainOps final : public TrainOps {
     Context ctx_;
     TrainShape shape_;
     std::int64_t vocab_ = 0;
-    std::int32_t mask_ = -1;  // the token that stands for unknown ones
+    std::int32_t mask_ = -1;  // the mask token
     cuda::Stream stream_, batches_;
     std::unique_ptr<cuda::Timeline> timeline_;  // made at the first watch
     std::vector<cuda::DeviceArena> arenas_;
@@ -357,7 +357,7 @@ class CudaTrainOps final : public TrainOps {
 }  // namespace
 
 std::unique_ptr<TrainOps> make_cuda_train_ops(int threads) {
-    cuda::require_device();  // says why there is none
+    cuda::require_device();  // its error says why
     return std::make_unique<CudaTrainOps>(threads);
 }
 

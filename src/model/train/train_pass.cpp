@@ -22,7 +22,7 @@ void TrainPass::norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, T
     ops_.norm(of.norm, of.norm_eps, out, x, weight, bias);
 }
 
-// Whose output the layer's attention gives, of a pass with two halves.
+// Which rows' output the layer's attention computes, in a pass with two halves.
 Rows TrainPass::rows_of(const Layer& a) const {
     return a.rows < shape_.tokens() ? Rows::noisy : Rows::both;
 }
@@ -39,7 +39,7 @@ void TrainPass::forward_attention(const LayerWeights& w, const Layer& a, Tensor 
         ops_.norm_heads(heads_of(qk, heads, kv, size), heads_of(a.qkv, heads, kv, size), w.k_norm,
                         a.of.norm_eps);
     }
-    if (b_->cos_sin) {  // queries and keys lie side by side and turn alike
+    if (b_->cos_sin) {  // queries and keys are adjacent and rotate alike
         ops_.rope(heads_of(qk, 0, heads + kv, size), b_->cos_sin, a.of.rope.style, false);
     }
     const QkvHeads x_heads{heads_of(qk, 0, heads, size), heads_of(qk, heads, kv, size),
@@ -69,7 +69,7 @@ void TrainPass::forward_mlp(const LayerWeights& w, const Layer& a, Tensor x, Ten
     if (out) ops_.linear(out, a.a, w.down, w.down_bias, x);
 }
 
-// `out` none: all but the layer's output, for a backward that kept nothing else.
+// `out` none: everything but the layer's output, for a backward that kept only the layer's input.
 void TrainPass::forward_layer(const LayerWeights& w, const Layer& a, Tensor out) {
     norm(a.of, a.h1, a.x, w.attn_norm, w.attn_norm_bias);
     if (spec_.residual == Residual::parallel) {
@@ -104,22 +104,22 @@ void TrainPass::forward(const Weights& weights, int slot, int number, const Pass
     ops_.at(-1);
 }
 
-// Rows of the last layer's output through the head, some at a time: losses, and with `grads` the
-// gradients of the head, of the final norm, and of the residual stream. Of a pass with two halves
-// these are the rows of unknown tokens: no other is computed, and no other has a gradient.
+// Sends rows of the last layer's output through the head, in chunks: losses, and with `grads` the
+// gradients of the head, the final norm, and the residual stream. In a pass with two halves only
+// rows of unknown tokens are computed and have gradients.
 void TrainPass::head(const Weights& weights, const Weights* grads, int slot, float scale,
                      std::int64_t counted) {
     const Buffers& b = *b_;
     const bool some = shape_.block > 0, copy = b.dxc.data != b.dx.data;
     if (some && grads) {
         ops_.zero(b.dx);
-        if (copy) ops_.zero(b.dxc.slice_rows(0, shape_.half()));  // what the last layer reads
+        if (copy) ops_.zero(b.dxc.slice_rows(0, shape_.half()));  // the last layer reads it
     }
-    // A bias has no room behind it.
+    // A bias has no padding.
     const bool wide = b.logits.dim(1) > spec_.vocab && !weights.head_bias;
     const Tensor head = wide ? head_matrix(spec_, weights) : weights.head;
     for (std::int64_t first = 0; first < counted; first += shape_.head_rows) {
-        // The last ones may be rows that do not count, which have no gradient.
+        // The last ones may be rows that do not count and have no gradient.
         const std::int64_t real = std::min(shape_.head_rows, counted - first);
         const std::int64_t whole = (real + shape_.head_step - 1) / shape_.head_step;
         const std::int64_t rows =
@@ -173,7 +173,7 @@ bool TrainPass::norm_backward(const LayerSpec& of, Tensor dy, Tensor x, Tensor w
                                .weight = weight});
 }
 
-// What a layer did not keep. The same operations on the same values: the same bits.
+// Recomputes what a layer did not keep. The same operations on the same values: the same bits.
 void TrainPass::remake(const LayerWeights& w, const Layer& a) {
     if (recompute_ == Recompute::none) return;
     if (recompute_ == Recompute::full) {
@@ -224,7 +224,7 @@ void TrainPass::backward_attention(const LayerWeights& w, const LayerWeights& g,
     if (shape_.block > 0) {
         const QkvHeads part{heads_of(b.part, 0, heads, size), heads_of(b.part, heads, kv, size),
                             heads_of(b.part, heads + kv, kv, size)};
-        // Keys and values are written below; queries that were not used have no gradient.
+        // Keys and values are written below; unused queries have no gradient.
         if (a.rows < shape_.tokens()) ops_.zero(b.dqkv.slice_rows(shape_.half(), shape_.half()));
         diffusion_attention_backward(ops_, shape_, rows_of(a), {dq, dk, dv}, part, dout, x, out,
                                      a.lse, a.of.mask, a.of.scale);
@@ -245,8 +245,8 @@ void TrainPass::backward_attention(const LayerWeights& w, const LayerWeights& g,
     ops_.linear_weight(qkv_matrix(spec_, g), qkv_bias(spec_, g), b.dqkv, a.h1);
 }
 
-// dx, the gradient of the layer's output, becomes that of its input. What a norm adds to dx last is
-// what the next bias down the stream has as its gradient, summed over tokens.
+// dx, the gradient of the layer's output, becomes that of its input. The last norm's result in dx,
+// summed over tokens, is the gradient of the next lower bias on the residual stream.
 bool TrainPass::backward_layer(const LayerWeights& w, const LayerWeights& g, const Layer& a,
                                Tensor down_bias, Tensor below) {
     const Buffers& b = *b_;
@@ -288,7 +288,7 @@ void TrainPass::backward(const Weights& weights, const Weights& grads, int slot,
         ops_.refresh(b.dxc, b.dx);
     }
     const std::vector<Layer>& layers = layers_of(number);
-    bool taken = false;  // the layer's down_bias, by the layer above
+    bool taken = false;  // the layer above took the gradient of down_bias
     for (std::size_t i = layers.size(); i-- > 0;) {
         const int layer = stage_.layers.begin + static_cast<int>(i);
         const auto at = static_cast<std::size_t>(layer);

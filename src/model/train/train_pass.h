@@ -2,11 +2,11 @@
 //
 //   x -> h1 = norm(x) -> qkv = h1 Wqkvᵀ -> [norm of heads] -> rope -> attention -> x1 = x + attn
 //   Woᵀ
-//     -> h2 = norm(x1) -> gu = h2 [gate; up]ᵀ -> a = act(gu) -> x2 = x1 + a Wdownᵀ
-// (parallel residual: both norms read x, both branches are added to it).
-// The LM head and the loss are worked off in chunks of rows: all logits never exist. Where tokens
-// are filled in (TrainShape::block) the rows of unknown ones alone go through it, and the last
-// layer goes on behind its keys and values with noisy rows alone.
+//     -> h2 = norm(x1) -> gu = h2 [gate; up]ᵀ -> a = act(gu) -> x2 = x1 + a Wdownᵀ (parallel
+// residual: both norms read x, both branches are added to it). The LM head and the loss are
+// computed in chunks of rows: all logits never exist at once. For diffusion (TrainShape::block)
+// only rows of unknown tokens go through the head, and the last layer continues after its keys and
+// values with noisy rows only.
 #pragma once
 
 #include <cstdint>
@@ -23,47 +23,47 @@
 
 namespace mr::model {
 
-// What of a layer is not kept between forward and backward, but made again. The bits of a step are
-// the same for all three.
+// What is recomputed in the backward instead of kept. The bits of a step are the same for all
+// three.
 enum class Recompute {
     none,   // everything is kept
-    light,  // norms' outputs and the activation's output are made again: cheap, a third less memory
+    light,  // norms' and activation's outputs are recomputed: cheap, a third less memory
     full,   // only a layer's input is kept: a second forward
 };
 const char* recompute_name(Recompute recompute);
 std::optional<Recompute> recompute_of(std::string_view name);
 
-// The head's rows at a time that suit the vocabulary and the device, where `wanted` is 0.
+// The number of head rows at a time that suits the vocabulary and the device, if `wanted` is 0.
 std::int64_t default_head_rows(const ModelSpec& spec, std::int64_t tokens, DType compute);
 
-// What of a layer training lacks (TakesLayer).
+// Why training does not support a layer; empty if it does (TakesLayer).
 std::string train_takes(const LayerSpec& layer, const LayerSpec& common);
 
 enum class Rows;  // diffusion_attention.h
 
-// What a pass tells on its way; any may be empty. Units are those of params.h. A pass goes from
-// unit 0 to the last, which has its gradients at once, and then, backward, from the one before to
-// 0.
+// Callbacks of a pass; any may be empty. Units are those of params.h. A pass visits units
+// from 0 to the last, whose gradients come at once, and then, backward, from the one before
+// to 0.
 struct PassHooks {
     // Before the unit's weights are read, and, backward, before its first gradient is added.
     std::function<void(int unit, bool backward)> enter{};
-    // The unit's gradients are whole.
+    // The unit's gradients are complete.
     std::function<void(int unit)> done{};
 };
 
-// Which layers a pass is over, and how many passes are between their forward and their backward at
-// a time: each has what its layers keep to itself.
+// The layers of a pass, and how many passes may be between forward and backward at a time: each has
+// its own kept activations.
 struct PassStage {
     StageSpan layers;
     int on_their_way = 1;
-    // No layer adds to the gradient of a bias of the layer below it, which may be another stage's: a
-    // GPU adds that up in another order on the way than by itself.
+    // No layer adds to the gradient of a bias of the layer below it, which may be another stage's:
+    // fused into the layer above, a GPU sums it in another order.
     bool apart = false;
 };
 
 class TrainPass {
   public:
-    // Takes its memory from `ops`, which must outlive it. ops.prepare() comes first, by the caller.
+    // Allocates from `ops`, which must outlive it. The caller calls ops.prepare() first.
     TrainPass(const ParamLayout& layout, const TrainShape& shape, Recompute recompute,
               TrainOps& ops, const PassStage& stage = {});
     ~TrainPass();
@@ -72,30 +72,30 @@ class TrainPass {
     static MemoryPlan plan(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
                            DType compute, const PassStage& stage = {});
 
-    // Forward and backward of the batch in `slot`, of which `counted` targets count: all, or as
-    // many as the slot has rows of unknown tokens. Gradients are added to `grads` (views of the
-    // flat f32 buffer). losses() holds the loss of every target; each counts `scale` in the
+    // Forward and backward of the batch in `slot`, of which `counted` targets count: all, or
+    // the slot's rows of unknown tokens. Gradients are added to `grads` (views of the flat f32
+    // buffer). losses() holds the loss of every target; each has weight `scale` in the
     // gradient.
     void step(const Weights& weights, const Weights& grads, int slot, float scale,
               std::int64_t counted, const PassHooks& hooks = {});
-    // The losses alone.
+    // Only the losses.
     void evaluate(const Weights& weights, int slot, std::int64_t counted,
                   const PassHooks& hooks = {});
     // f32 [shape.half()], on the device.
     Tensor losses() const;
 
-    // The two halves of step(), of the stage's layers: of pass `number`, counted in the order of
-    // both. Where the stage is not the first, input(number) is the residual stream, f32 [tokens,
-    // dim], and afterwards gradient(number) its gradient; where it is not the last, output(number)
-    // is what forward() makes, and gradient(number) the gradient of that, before backward().
+    // The two halves of step() for the stage's layers: pass `number`, counted in order for each. If
+    // the stage is not the first, input(number) is the residual stream, f32 [tokens, dim], and
+    // afterwards gradient(number) its gradient; if it is not the last, forward() writes
+    // output(number), and gradient(number) must hold that one's gradient before backward().
     void forward(const Weights& weights, int slot, int number, const PassHooks& hooks = {});
     void backward(const Weights& weights, const Weights& grads, int slot, float scale,
                   std::int64_t counted, int number, const PassHooks& hooks = {});
-    // The losses of what forward() made, where the stage is the last.
+    // The losses of forward()'s result, if the stage is the last.
     void losses_of(const Weights& weights, int slot, std::int64_t counted, int number,
                    const PassHooks& hooks = {});
-    // There is one more input than passes on their way, and two of each of the others: what has
-    // come for the next pass, or what was sent of the last one, may lie there while one computes.
+    // There is one more input than passes in flight, and two of each of the others: the next pass's
+    // input, or the last pass's output, may lie there while a pass computes.
     Tensor input(int number) const;
     Tensor output(int number) const;
     Tensor gradient(int number) const;
@@ -103,7 +103,7 @@ class TrainPass {
   private:
     struct Layer;
     struct Buffers;
-    // Every buffer by name, type and shape: the plan adds them up, the pass takes them.
+    // Every buffer by name, type and shape: the plan adds them up, the pass allocates them.
     template <typename Take>
     static void for_each_buffer(const ModelSpec& spec, const TrainShape& shape, Recompute recompute,
                                 DType compute, const PassStage& stage, Buffers& b, Take&& take);
@@ -118,17 +118,18 @@ class TrainPass {
     void remake(const LayerWeights& w, const Layer& a);
     void head(const Weights& weights, const Weights* grads, int slot, float scale,
               std::int64_t counted);
-    // o_bias, down_bias: their gradients, where they are still to be taken.
+    // o_bias, down_bias: their gradients, if not yet taken.
     void backward_attention(const LayerWeights& w, const LayerWeights& g, const Layer& a,
                             Tensor o_bias);
     void backward_mlp(const LayerWeights& w, const LayerWeights& g, const Layer& a, Tensor dh,
                       Tensor down_bias);
-    // `below`: the gradient of the next lower layer's down_bias, or none. True: it was taken.
+    // `below`: the gradient of the next lower layer's down_bias, or none. Returns whether it was
+    // taken.
     bool backward_layer(const LayerWeights& w, const LayerWeights& g, const Layer& a,
                         Tensor down_bias, Tensor below);
     void norm(const LayerSpec& of, Tensor out, Tensor x, Tensor weight, Tensor bias);
-    // dx += the gradient of a norm whose output has the gradient dy. dsum, and what is returned, as
-    // in TrainOps::NormBackward.
+    // dx += the gradient of a norm whose output has the gradient dy. dsum and the result as in
+    // TrainOps::NormBackward.
     bool norm_backward(const LayerSpec& of, Tensor dy, Tensor x, Tensor weight, Tensor dweight,
                        Tensor dbias, bool copy, Tensor dsum);
 

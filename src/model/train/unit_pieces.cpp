@@ -32,7 +32,7 @@ UnitPieces unit_pieces(const ParamLayout& layout, const std::vector<ParamRange>&
         if (matrices) out.matrices = out.shares;
     }
     out.vectors = layout.count - layout.decayed;
-    // A stage of a pipeline has one of the two, or neither.
+    // A pipeline stage has one of the two, or neither.
     out.tied = layout.spec.tied_embeddings && layout.all;
     if (out.tied) {
         MR_CHECK(layout.entries.front().at.role == Role::embedding, "the table comes first");
