@@ -8,7 +8,7 @@ namespace mr::story {
 
 namespace {
 
-// SplitMix64's finalizer: a bijection of 64 bits in which every input bit reaches every output bit.
+// SplitMix64's finalizer: a bijection of 64 bits; every input bit affects every output bit.
 uint64_t mix(uint64_t z) {
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
@@ -23,7 +23,7 @@ Dice::Dice(uint64_t seed, uint64_t stream)
     : key_(mix(mix(seed + kGolden) + stream * kGolden + 0x632be59bd9b4e019ull)) {}
 
 uint32_t Dice::below(uint32_t bound) {
-    // Multiply-shift, with the few draws that would favour small results thrown away.
+    // Multiply-shift; the few draws that would favour small results are rejected.
     const uint32_t reject = (0u - bound) % bound;
     for (;;) {
         const uint64_t draw = mix(key_ + kGolden * ++counter_) >> 32;

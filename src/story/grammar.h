@@ -14,14 +14,14 @@
 //         {var=table.col}   draws a record, binds it to var, expands its column
 //         {var=table.col!v} the same, never the record that v is bound to (several ! allowed)
 //         {var.col}         expands a column of the bound record
-//         {^...}            capital first letter; {a ...} with "a"/"an"; {A ...} with "A"/"An"
-// A column left out is the table's first. Columns are templates themselves, so a record can carry
-// the choices that only make sense for it: that is how beginnings decide endings. "//" is a
-// newline. Runs of blanks collapse, and a blank before , . ! ? is dropped, so slots may expand to
-// nothing.
+//         {^...} capital first letter; {a ...} with "a"/"an"; {A ...} with "A"/"An" The
+// default column is the table's first. Columns are templates, too, so a record can hold the
+// choices that only make sense for it: that is how beginnings decide endings. "//" is a
+// newline. Runs of blanks collapse, and a blank before , . ! ? is dropped, so slots may expand
+// to nothing.
 //
-// Every choice is made at the place where the reader first sees its outcome. A derivation can hence
-// be read back from its text, left to right; `ambiguities` proves it for a whole grammar.
+// Every choice is made where the reader first sees its outcome, so a derivation can be read back
+// from its text, left to right; `ambiguities` proves this for a whole grammar.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,14 @@
 
 namespace mr::story {
 
-// Decides the outcome of each choice. Weights of 0 mark options that must not be taken.
+// Decides the outcome of each choice. Options of weight 0 must not be chosen.
 class Chooser {
   public:
     virtual ~Chooser() = default;
     virtual size_t choose(std::span<const uint32_t> weights, uint32_t total) = 0;
 };
 
-// Counter-based: the n-th draw is a function of (seed, stream, n) alone, on every platform.
+// Counter-based: the n-th draw depends only on (seed, stream, n), on every platform.
 class Dice final : public Chooser {
   public:
     Dice(uint64_t seed, uint64_t stream);
@@ -53,15 +53,15 @@ class Dice final : public Chooser {
 
 class Grammar {
   public:
-    // Throws std::invalid_argument naming block and template when the source is malformed, refers
-    // to something that is not there, recurses, or lets a slot touch a letter.
+    // Throws std::invalid_argument naming block and template if the source is malformed, has an
+    // unknown reference, recurses, or puts a slot next to a letter.
     Grammar(std::string_view source, std::string_view start);
 
-    // Appends one derivation's text to `out`; returns -ln of its probability.
+    // Appends the text of one derivation to `out`; returns -ln of its probability.
     double derive(Chooser& chooser, std::string& out) const;
 
-    // Exact entropy of a derivation, in nats: forward recursion over the grammar, no sampling.
-    // It is the entropy of the text as well when `ambiguities` finds none.
+    // Exact entropy of a derivation, in nats: forward recursion over the grammar, no sampling. It
+    // is also the entropy of the text if `ambiguities` finds none.
     double entropy_nats() const;
 
     // All derivations of a text: how many, and -ln of the sum of their probabilities.
@@ -71,9 +71,9 @@ class Grammar {
     };
     Reading read(std::string_view text) const;
 
-    // Static proof of unambiguity: empty when no two derivations share a text. Otherwise a line for
-    // each choice whose outcomes may be spelled alike. Sound, not complete: it can complain of a
-    // grammar that is in fact unambiguous, never the reverse.
+    // Static proof of unambiguity: empty if no two derivations share a text. Otherwise one line for
+    // each choice whose outcomes may have the same text. Sound, not complete: it may report an
+    // unambiguous grammar, but never misses an ambiguity.
     std::vector<std::string> ambiguities() const;
 
     // Bounds on the number of words (runs of letters or digits) of a text; never too narrow.
@@ -87,10 +87,10 @@ class Grammar {
     };
     Size size() const;
 
-    // A column of a table, a text a record: what is written there itself, without what slots and
-    // choices would add. For a reader that knows the stories by what they are about.
+    // A column of a table, one text per record: only the literal text, without slots and choices.
+    // For a reader that recognises stories by their topics.
     std::vector<std::string> column_texts(std::string_view table, std::string_view column) const;
-    bool knows(std::string_view word) const;  // as it is spelled
+    bool knows(std::string_view word) const;  // exact spelling
 
   private:
     friend class GrammarCompiler;
@@ -106,13 +106,13 @@ class Grammar {
         Form form = kPlain;
         uint32_t id = 0;                // text, rule, or variable
         uint32_t arg = 0;               // kBind: table; kSlot: attribute
-        std::vector<uint32_t> exclude;  // kBind: variables whose records are not drawn
+        std::vector<uint32_t> exclude;  // kBind: variables whose records are excluded
     };
     using Sequence = std::vector<Node>;
 
     struct Text {
         std::string raw;
-        std::vector<uint32_t> tokens;  // words and single marks; blanks carry no meaning
+        std::vector<uint32_t> tokens;  // words and punctuation marks; blanks are ignored
     };
     struct Rule {
         std::string name;
@@ -131,7 +131,7 @@ class Grammar {
         std::vector<uint32_t> records;
         std::vector<uint32_t> column_of;  // attribute -> column, or kNone
         uint32_t total = 0;
-        uint32_t own_columns = 0;  // those before the constant ones
+        uint32_t own_columns = 0;  // columns before the constant ones
         std::vector<double> nats;
     };
 

@@ -1,4 +1,4 @@
-// Whether two derivations of a grammar can ever share a text.
+// Checks whether two derivations of a grammar can have the same text.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -11,13 +11,13 @@
 
 namespace mr::story {
 
-// Two derivations of one text agree up to a first choice at which they part. So it suffices to
-// show, at every choice and for every two outcomes, that the texts which can follow must differ.
-// The pass walks both continuations a word at a time and in lockstep, all possibilities of either
-// side, until they disagree. If they instead come to the same remaining nodes, or to the end of the
-// story, without having differed, the choice was not visible in the text, and that is reported.
-// Slots of variables bound after the parting are taken to hold any record: this only adds
-// possibilities, so an empty report stays a proof.
+// Two derivations of one text agree up to a first choice at which they diverge. So it suffices to
+// show, for every choice and every two outcomes, that the texts that can follow must differ. The
+// pass walks both continuations word by word in lockstep, over all possibilities of both sides,
+// until they differ. If instead they reach the same remaining nodes, or the end of the story,
+// without a difference, the choice is not visible in the text, and is reported. Slots of variables
+// bound after the divergence may hold any record: this only adds possibilities, so an empty report
+// is still a proof.
 class AmbiguityPass {
   public:
     explicit AmbiguityPass(const Grammar& grammar) : g_(grammar) {}
@@ -25,7 +25,7 @@ class AmbiguityPass {
     std::vector<std::string> run() {
         const uint32_t start = frame(g_.start_, 0, kEnd);
         collect(start);
-        // Topological order: every way into a place is known before the place itself.
+        // Topological order: all predecessors of a place come before it.
         std::map<uint32_t, Bound> bound;
         bound[start] = {0, 0};
         for (size_t i = order_.size(); i-- > 0;) {
@@ -61,7 +61,7 @@ class AmbiguityPass {
 
     // Equal continuations get equal ids, so that they can be compared and remembered.
     uint32_t frame(uint32_t sequence, uint32_t next, uint32_t parent, uint32_t word = 0) {
-        if (next == g_.sequences_[sequence].size()) return parent;  // which is normal, or the end
+        if (next == g_.sequences_[sequence].size()) return parent;  // normalised, or the end
         const Key key{uint64_t(sequence) << 32 | next, uint64_t(parent) << 32 | word};
         const auto [it, added] = ids_.emplace(key, static_cast<uint32_t>(frames_.size()));
         if (added) frames_.push_back({sequence, next, parent, word});
@@ -77,9 +77,9 @@ class AmbiguityPass {
         return g_.sequences_[frames_[id].sequence][frames_[id].next];
     }
 
-    // The sequences that the node at `id` may expand to, and what comes after them. A text has
-    // none. The compiler puts the slot that prints a record right behind its binding, so the two
-    // are expanded as one.
+    // The sequences that the node at `id` may expand to, and what follows them. A text has none.
+    // The compiler puts the slot that prints a record right after its binding, so the two are
+    // expanded as one.
     std::vector<uint32_t> children(uint32_t id, uint32_t& rest) {
         const Grammar::Node& node = node_of(id);
         rest = rest_of(id);
@@ -93,7 +93,7 @@ class AmbiguityPass {
         if (node.kind == Grammar::Kind::kSlot)
             for (const uint32_t t : g_.tables_of_[node.id])
                 for (const uint32_t r : g_.tables_[t].records) out.push_back(g_.column(node, r));
-        if (node.kind == Grammar::Kind::kSlot) {  // no choice: what is spelled alike is one
+        if (node.kind == Grammar::Kind::kSlot) {  // no choice: equal spellings count once
             std::sort(out.begin(), out.end());
             out.erase(std::unique(out.begin(), out.end()), out.end());
         }
@@ -109,14 +109,14 @@ class AmbiguityPass {
         return out;
     }
 
-    // Every place of the grammar in each of its contexts, those that come later first.
+    // Every place of the grammar in each of its contexts, later ones first.
     void collect(uint32_t id) {
         if (id == kEnd || !seen_.insert(id).second) return;
         for (const uint32_t next : expansions(id)) collect(next);
         order_.push_back(id);
     }
 
-    // Variables bound when a place is reached: on every way to it, on some way to it.
+    // Variables bound when a place is reached: on every path to it, on some path to it.
     struct Bound {
         Mask surely = 0, maybe = 0;
     };
@@ -155,8 +155,8 @@ class AmbiguityPass {
         return result;
     }
 
-    // The words a node or a sequence can begin with, as a set of bits; `maybe_empty` when it may
-    // also print nothing.
+    // The words a node or a sequence can begin with, as a bit set; `maybe_empty` if it may also
+    // print nothing.
     struct First {
         std::vector<uint64_t> words;
         bool maybe_empty = false;
@@ -180,7 +180,7 @@ class AmbiguityPass {
         const Grammar::Sequence& nodes = g_.sequences_[sequence];
         out.maybe_empty = true;
         for (size_t i = 0; i < nodes.size() && out.maybe_empty; ++i) {
-            if (nodes[i].kind == Grammar::Kind::kBind) ++i;  // its slot speaks for it, loosely
+            if (nodes[i].kind == Grammar::Kind::kBind) ++i;  // its slot stands for it
             const First& next = first(nodes[i]);
             out.add(next);
             out.maybe_empty = next.maybe_empty;
@@ -221,7 +221,7 @@ class AmbiguityPass {
         return firsts_.emplace(&node, std::move(out)).first->second;
     }
 
-    // The word a continuation begins with, where that is a text; kNone elsewhere.
+    // The word a continuation begins with, if it begins with a text; else kNone.
     uint32_t token_at(uint32_t id) const {
         const Grammar::Node& node = node_of(id);
         if (node.kind != Grammar::Kind::kText) return Grammar::kNone;
@@ -229,7 +229,7 @@ class AmbiguityPass {
         return frames_[id].word < tokens.size() ? tokens[frames_[id].word] : Grammar::kNone;
     }
 
-    // The common case, not worth remembering: no word can begin both.
+    // The common case, not worth caching: no word can begin both.
     bool part_at_once(uint32_t a, uint32_t b) {
         const uint32_t x = token_at(a), y = token_at(b);
         if (x != Grammar::kNone && y != Grammar::kNone) return x != y;
@@ -242,7 +242,7 @@ class AmbiguityPass {
         return !first.maybe_empty && !first.has(word);
     }
 
-    // Can this continuation only end with more words? Conservative: an expansion might be empty.
+    // Whether this continuation must print more words. Conservative: an expansion might be empty.
     bool only_text(uint32_t id) {
         if (id == kEnd) return false;
         const Grammar::Node& node = node_of(id);
@@ -258,15 +258,15 @@ class AmbiguityPass {
         const Grammar::Node& y = node_of(b);
         const bool text_a = x.kind == Grammar::Kind::kText, text_b = y.kind == Grammar::Kind::kText;
         if (text_a && text_b) {
-            if (g_.texts_[x.id].tokens.empty()) return differ(rest_of(a), b);  // a text of blanks
+            if (g_.texts_[x.id].tokens.empty()) return differ(rest_of(a), b);  // only blanks
             if (g_.texts_[y.id].tokens.empty()) return differ(a, rest_of(b));
             return differ(step(a), step(b));
         }
-        // The same variable, bound before the parting: both sides print the same record.
+        // The same variable, bound before the divergence: both sides print the same record.
         if (x.kind == Grammar::Kind::kSlot && y.kind == Grammar::Kind::kSlot && x.id == y.id &&
             x.arg == y.arg && x.form == y.form && (walked_bound_ >> x.id & 1) && plain(x))
             return differ(rest_of(a), rest_of(b));
-        // Expands one side. What cannot begin as the other side does need not be followed.
+        // Expands one side. Expansions that cannot begin like the other side are dropped.
         const uint32_t opened = text_a ? b : a, other = text_a ? a : b;
         const uint32_t word = token_at(other);
         const First* begin = word == Grammar::kNone ? &first(node_of(other)) : nullptr;
@@ -288,7 +288,7 @@ class AmbiguityPass {
         return rest_of(id);
     }
 
-    // Does every record put mere words into this slot?
+    // Whether every record has only words in this slot.
     bool plain(const Grammar::Node& slot) {
         for (const uint32_t t : g_.tables_of_[slot.id])
             for (const uint32_t r : g_.tables_[t].records)
@@ -303,9 +303,9 @@ class AmbiguityPass {
     std::unordered_set<uint32_t> seen_;
     std::vector<uint32_t> order_;
     using Walked = std::unordered_map<Key, bool, Hash>;
-    std::map<Mask, Walked> walked_by_bound_;  // what is known of two continuations
+    std::map<Mask, Walked> walked_by_bound_;  // cached results
     Walked* walked_ = nullptr;
-    Mask walked_bound_ = 0;  // variables bound before the parting
+    Mask walked_bound_ = 0;  // variables bound before the divergence
     std::unordered_map<const Grammar::Node*, First> firsts_;
     std::unordered_map<uint32_t, First> sequence_firsts_;
     std::set<std::string> report_;

@@ -1,5 +1,5 @@
-// From a grammar's source text to its nodes. Everything that can be wrong with a source is found
-// here, so that deriving and analysing can assume a well-formed grammar.
+// Compiles a grammar's source text to nodes. All errors in a source are found here, so that
+// deriving and analysing can assume a well-formed grammar.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -226,7 +226,7 @@ class GrammarCompiler {
         g_.records_.push_back(std::move(record));
     }
 
-    // Cells that are spelled alike are one sequence: a walk of the grammar visits it once.
+    // Cells with the same spelling share one sequence: a walk of the grammar visits it once.
     uint32_t cell_form(const std::string& cell, Grammar::Form form) {
         const auto [it, added] = cells_.try_emplace({cell, form}, 0);
         if (added) {
@@ -249,7 +249,7 @@ class GrammarCompiler {
                      cell);
     }
 
-    // A template into a sequence of nodes; returns the sequence's index.
+    // Parses a template into a sequence of nodes; returns the sequence's index.
     uint32_t parse(const std::string& text) {
         Grammar::Sequence nodes;
         std::string literal;
@@ -265,7 +265,7 @@ class GrammarCompiler {
                 const auto touches = [&](char x) {
                     return is_word(x) || x == '{' || x == '[' || x == '}' || x == ']';
                 };
-                // Otherwise two words could run together, and the text be read in two ways.
+                // Otherwise two words could run together, and the text could be read in two ways.
                 if ((i > 0 && touches(text[i - 1])) ||
                     (end + 1 < text.size() && touches(text[end + 1])))
                     fail("a slot touches a letter or another slot", text);
@@ -409,7 +409,7 @@ class GrammarCompiler {
         for (uint32_t s = 0; s < g_.sequences_.size(); ++s) refuse_recursion(s);
     }
 
-    // A grammar that cannot call itself derives finitely many texts, so every pass over it ends.
+    // A grammar without recursion derives finitely many texts, so every pass over it ends.
     void refuse_recursion(uint32_t sequence) {
         if (colours_[sequence] == 2) return;
         if (colours_[sequence] == 1) fail("the grammar calls itself", where_);

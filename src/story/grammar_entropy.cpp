@@ -6,12 +6,12 @@
 
 namespace mr::story {
 
-// Entropy of a derivation H = sum over choices met of E[-ln p]. A choice may depend on records
-// bound before it, so the pass carries the joint distribution of the bound records forward through
-// the grammar, keeping only variables on which a later choice depends ("live"): for most places
-// that is none or one. Records that differ in words alone are exchanged for one representative,
-// jointly over all live variables. Both keep the distribution small, and neither approximates
-// anything.
+// Entropy of a derivation: H = sum over choices met of E[-ln p]. A choice may depend on
+// records bound before it, so the pass carries the joint distribution of the bound records
+// forward through the grammar, keeping only variables on which a later choice depends
+// ("live"): usually none or one. Records that differ only in words are replaced by one
+// representative, jointly over all live variables. Both keep the distribution small, and
+// neither is an approximation.
 class EntropyPass {
   public:
     explicit EntropyPass(const Grammar& grammar)
@@ -46,7 +46,7 @@ class EntropyPass {
                 for (const uint32_t r : g_.tables_[t].records) visit(g_.column(node, r));
     }
 
-    // A slot matters to the entropy only when some record puts a choice or a binding there.
+    // A slot affects the entropy only if some record has a choice or a binding there.
     bool is_flat(const Grammar::Node& slot) {
         bool flat = true;
         for_each_child(slot, [&](uint32_t s) {
@@ -56,7 +56,8 @@ class EntropyPass {
         return flat;
     }
 
-    // For each sequence: variables that decide its choices, variables it binds, has it choices.
+    // For each sequence: variables that decide its choices, variables it binds, whether it has
+    // choices.
     void summarize(uint32_t sequence) {
         if (known_[sequence]) return;
         known_[sequence] = true;
@@ -84,8 +85,8 @@ class EntropyPass {
         }
     }
 
-    // Records of a table are peers when they weigh the same and every column that is their own
-    // holds mere words: swapping two peers then changes no probability and no later choice.
+    // Records of a table are peers if they have the same weight and all their own columns hold only
+    // words: swapping two peers then changes no probability and no later choice.
     void find_peers() {
         peers_.resize(g_.records_.size());
         for (const Grammar::Table& table : g_.tables_) {
@@ -108,8 +109,8 @@ class EntropyPass {
         return true;
     }
 
-    // Keeps live variables only, and renames their records: the first of a kind met becomes the
-    // first of its peers, the next one the second, and so on. A permutation of peers, so exact.
+    // Keeps only live variables, and renames their records: the first record met becomes the first
+    // of its peers, the next one the second, and so on. This permutes peers, so it is exact.
     Grammar::Env canonical(const Grammar::Env& env, Mask live) const {
         Grammar::Env out(env.size(), Grammar::kNone);
         for (uint32_t v = 0; v < env.size(); ++v) {
@@ -197,7 +198,7 @@ class EntropyPass {
             binds |= binds_[s];
         }
         const double total = mass(dist);
-        // Does the rule stand alone, its entropy is one number, whatever came before.
+        // If the rule is independent of its context, its entropy is one number.
         const bool alone = uses == 0 && (binds & live) == 0;
         if (alone) {
             const auto known = alone_.find(node.id);
@@ -222,7 +223,7 @@ class EntropyPass {
     Dist step_bind(const Grammar::Node& node, const Dist& dist, Mask live) {
         const Grammar::Table& table = g_.tables_[node.arg];
         const bool kept = (live & bit(node.id)) != 0;
-        if (!kept && node.exclude.empty()) {  // one number, whatever came before
+        if (!kept && node.exclude.empty()) {  // independent of the context: one number
             double nats = 0;
             for (size_t i = 0; i < table.weights.size(); ++i)
                 nats += double(table.weights[i]) / table.total * table.nats[i];

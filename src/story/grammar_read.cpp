@@ -1,4 +1,4 @@
-// From texts back to derivations, and how long texts can be.
+// Reads texts back to derivations, and bounds the length of texts.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 namespace mr::story {
 
-// Reads a text back: tries every choice, keeps those whose words agree.
+// Reads a text back: tries every choice, keeps those whose words match.
 class Reader {
   public:
     Reader(const Grammar& grammar, std::vector<uint32_t> tokens)
@@ -22,7 +22,7 @@ class Reader {
     }
 
   private:
-    struct Frame {  // what is still to be read: the rest of a sequence, then the parent's
+    struct Frame {  // the rest of a sequence, then the parent's
         uint32_t sequence;
         size_t next;
         const Frame* parent;

@@ -18,8 +18,8 @@ bool has_any(std::string_view plain, std::initializer_list<const char*> all) {
     return std::any_of(all.begin(), all.end(), [&](const char* w) { return has(plain, w); });
 }
 
-// What a story can be about, from the storybook's tables: how its wish is worded, and what of each
-// case must come about in the end.
+// The topics of stories, from the storybook's tables: how a wish is worded, and what must happen in
+// the end in each case.
 struct Case {
     std::string key;                  // plain words, a blank at both ends
     std::vector<std::string> ending;  // stems
@@ -27,8 +27,8 @@ struct Case {
 };
 struct Plot {
     const char* name;
-    bool (*told)(std::string_view wish);  // does the paragraph of the wish speak of such a thing?
-    bool key_in_wish;                     // else the key comes with the advice
+    bool (*told)(std::string_view wish);  // whether the wish's paragraph names one
+    bool key_in_wish;                     // else the key is in the advice
     std::vector<Case> cases;
 };
 
@@ -114,7 +114,7 @@ std::vector<Plot> make_plots() {
     return plots;
 }
 
-// Names of the storybook, and those of them that are words as well.
+// Names in the storybook, and those that are also words.
 struct Lexicon {
     Names people, she, he;
     std::vector<Plot> plots = make_plots();
@@ -163,13 +163,13 @@ class Check {
   private:
     void problem(StoryFault fault, std::string what) {
         for (const StoryProblem& p : verdict_.problems) {
-            if (p.fault == fault) return;  // one of a kind is enough
+            if (p.fault == fault) return;  // one of each kind is enough
         }
         verdict_.problems.push_back({fault, std::move(what)});
     }
 
     std::size_t paragraphs() const { return text_.paragraphs.size(); }
-    // The last paragraphs, in which everything must have come to its end.
+    // The last paragraphs, in which the plot must be resolved.
     std::string ending(std::size_t count) const {
         return text_.part(paragraphs() - std::min(paragraphs(), count), paragraphs());
     }
@@ -203,7 +203,7 @@ class Check {
         }
     }
 
-    // The first who is named; who "named" or "friend" comes before is introduced.
+    // The first name in the text is the hero; a name after "named" or "friend" is introduced.
     bool find_hero() {
         for (std::size_t i = 1; i < text_.words.size(); ++i) {
             const StoryWord &before = text_.words[i - 1], &word = text_.words[i];
@@ -250,13 +250,13 @@ class Check {
             if (i > 0 && kTitles.contains(text_.words[i - 1].text)) continue;
             const bool known = lexicon().people.contains(word.text);
             if (known) {
-                // "Will you?", "In June": names that are words as well.
+                // "Will you?", "In June": names that are also words.
                 const std::string next =
                     i + 1 < text_.words.size() ? plain_words(text_.words[i + 1].lower) : "";
                 if (has_any(next, {"you", "i", "he", "she", "it", "they", "we", "the"})) continue;
                 if (i > 0 && text_.words[i - 1].lower == "in") continue;
             } else if (word.starts || g.knows(word.text) || once.insert(word.text).second) {
-                continue;  // no name, or not seen twice
+                continue;  // not a name, or seen only once
             }
             problem(StoryFault::stranger, word.text + " was never introduced");
         }
@@ -278,12 +278,12 @@ class Check {
         }
     }
 
-    // The plot whose wish this is, and which of its cases.
+    // Finds the plot of the wish, and its case.
     void wish() {
         const std::string told = text_.part(1, 2);
         const std::string later = text_.part(2, paragraphs());
         const Plot* by_word = nullptr;
-        // What the wish itself names says more than what comes later.
+        // Words in the wish itself decide before words that come later.
         for (const bool in_wish : {true, false}) {
             for (const Plot& plot : lexicon().plots) {
                 if (case_ || plot.key_in_wish != in_wish || !plot.told(told)) continue;
@@ -292,7 +292,7 @@ class Check {
                     if (where.find(c.key) == std::string::npos) continue;
                     if (!case_ || c.key.size() > case_->key.size()) plot_ = &plot, case_ = &c;
                 }
-                // "learn" has the most usual words: any other goes before it.
+                // "learn" has the most common words: any other plot takes precedence.
                 if (!by_word || by_word == &lexicon().plots.back()) by_word = &plot;
             }
         }
@@ -310,7 +310,7 @@ class Check {
         }
     }
 
-    // A known wish ends as its case ends, not as another one.
+    // A known wish must end as its own case does, not as another one.
     void resolved() {
         const std::string end = ending(4);
         const double own = share_of(case_->ending, end);
@@ -337,7 +337,7 @@ class Check {
 
     const Case* another_that_ends(const std::string& end) const {
         const Case* other = nullptr;
-        double most = 0.75;  // of what it says: less may be chance
+        double most = 0.75;  // share of the ending's stems: less may be chance
         for (const Plot& plot : lexicon().plots) {
             for (const Case& c : plot.cases) {
                 const double share = share_of(c.ending, end);
@@ -347,7 +347,8 @@ class Check {
         return other;
     }
 
-    // A wish that the storybook does not know: something of it comes again, and all is well.
+    // A wish that the storybook does not know: some of its words must come again, and the end be
+    // happy.
     void resolved_somehow(const std::string& told) {
         const std::string end = ending(2);
         const bool well =
@@ -369,7 +370,7 @@ class Check {
         }
     }
 
-    // What the wish is about, or for whom, is there in the end.
+    // The object of the wish, or the person it is for, must be there in the end.
     void objects(const std::string& told) {
         const std::string plot = plot_->name, end = ending(3);
         const auto need = [&](const std::string& plain, const std::string& where) {
@@ -384,7 +385,7 @@ class Check {
                 if (told.find(plain) != std::string::npos) need(plain, end);
             }
         }
-        if (plot == "gift" || plot == "broken") {  // for whom, or whose it was
+        if (plot == "gift" || plot == "broken") {  // the recipient, or the owner
             const char* table = plot == "gift" ? "dear" : "owner";
             for (const std::string& name : Storybook::grammar().column_texts(table, "name")) {
                 if (told.find(plain_words(name)) != std::string::npos) need(plain_words(name), end);
@@ -404,7 +405,7 @@ class Check {
         }
     }
 
-    // Until somebody else comes, "he" or "she" is the hero.
+    // Until another character comes, "he" or "she" is the hero.
     void pronouns() {
         if (gender_ == Gender::unknown) return;
         const std::string plot = plot_ ? plot_->name : "";
@@ -415,7 +416,7 @@ class Check {
             const StoryWord& word = text_.words[i];
             if (word.quoted) continue;
             if (!others && has_any(plain_words(word.lower), {"came", "close", "along", "saw"})) {
-                // Somebody comes: from here on it is not known who is meant.
+                // A new character: from here on the referent is unknown.
                 if (word.paragraph >= 2) break;
             }
             const bool possessive = word.lower == "his" || (word.lower == "her" && word.starts);

@@ -10,7 +10,7 @@ namespace {
 bool is_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 char small(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
 
-// "Mr." and "Mrs." end no sentence.
+// "Mr." and "Mrs." do not end a sentence.
 bool is_title(const std::string& word) { return word == "Mr" || word == "Mrs"; }
 
 }  // namespace
@@ -27,7 +27,7 @@ std::string plain_words(std::string_view text) {
             plain.push_back(small(text[i]));
         } else if (text[i] == '\'' && i + 1 < text.size() && text[i + 1] == 's' &&
                    (i + 2 == text.size() || !is_letter(text[i + 2]))) {
-            ++i;  // a possessive is no word
+            ++i;  // a possessive 's is dropped
         } else if (plain.back() != ' ') {
             plain.push_back(' ');
         }
@@ -61,7 +61,7 @@ double share_of(const std::vector<std::string>& wanted, std::string_view plain) 
     if (wanted.empty()) return 1;
     std::size_t found = 0;
     for (const std::string& stem : wanted) {
-        // Four letters that agree are enough of a longer word: "carried" is "carry".
+        // For longer words four matching letters are enough: "carried" matches "carry".
         found += plain.find(word_start(stem.substr(0, 4))) != std::string_view::npos;
     }
     return static_cast<double>(found) / static_cast<double>(wanted.size());
@@ -105,7 +105,7 @@ StoryText::StoryText(std::string_view text) {
             const bool title = c == '.' && !words.empty() && is_title(words.back().text);
             if ((c == '.' || c == '!' || c == '?') && !title) {
                 starts = true;
-                // A quotation that goes on in its sentence ("Oh!" whispered Zoe) is part of it.
+                // A quotation that continues in its sentence ("Oh!" whispered Zoe) is part of it.
                 if (i + 1 < line.size() && line[i + 1] == '"') continue;
                 sentences.emplace_back();
             }

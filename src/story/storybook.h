@@ -1,5 +1,5 @@
-// The storybook: short children's stories whose every choice has a known probability, so that a
-// model trained on them can be held against the exact entropy of its text.
+// The storybook: short children's stories in which every choice has a known probability, so that a
+// model trained on them can be compared with the exact entropy of its text.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class Storybook {
         double nats = 0;   // -ln P(text)
     };
 
-    // Story `index` depends on (seed, index) alone: not on how many are made, nor on the platform.
+    // Story `index` depends only on (seed, index): not on how many are made, nor on the platform.
     Story story(uint64_t index) const;
 
     // Entropy of one story, in nats; computed from the grammar, exact up to rounding.
@@ -42,11 +42,11 @@ struct StorybookStats {
     double mean_nats = 0;     // mean of -ln P over the stories written
 };
 
-// Called now and then with the number of stories written so far.
+// Called from time to time with the number of stories written so far.
 using StorybookProgress = std::function<void(uint64_t done, uint64_t total)>;
 
 // Writes stories first .. first + stories - 1, each followed by a newline, kStorySeparator and a
-// newline. Stops early when the stream fails: the caller looks at its state.
+// newline. Stops early if the stream fails: the caller must check its state.
 StorybookStats write_storybook(std::ostream& out, uint64_t stories, uint64_t seed,
                                const StorybookProgress& progress = {}, uint64_t first = 0);
 

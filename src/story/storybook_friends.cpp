@@ -2,7 +2,7 @@
 
 namespace mr::story {
 
-// Plots around somebody else: found, quarrelled with and won back, or brought home.
+// Plots about another character: found, quarrelled with and won back, or brought home.
 const std::string_view kStorybookPlotsOfFriends = R"(
 # ---- a new friend -------------------------------------------------------------------------------
 @rule plot_friend

@@ -3,7 +3,7 @@
 namespace mr::story {
 
 // Six kinds of country. Each has places, creatures and people who live there and may help, and
-// spots to look into, with what one finds there instead of what one seeks.
+// spots to search, with the things found there instead of the one that is missing.
 const std::string_view kStorybookPlaces = R"(
 @rule home
 3* {place=sea_place}

@@ -2,7 +2,7 @@
 
 namespace mr::story {
 
-// Plots around a thing: lost, made for somebody, broken, or longed for.
+// Plots about a thing: lost, made as a gift, broken, or longed for.
 const std::string_view kStorybookPlotsOfThings = R"(
 # ---- a thing is lost ----------------------------------------------------------------------------
 @rule plot_lost
