@@ -16,7 +16,7 @@ namespace mr::train {
 namespace {
 
 constexpr int kRounds = 6;
-constexpr std::uint64_t kEpochStream = 0xBA7C4;  // of the draws that key an epoch's order
+constexpr std::uint64_t kEpochStream = 0xBA7C4;  // for the draws that key an epoch's order
 
 }  // namespace
 
@@ -30,8 +30,8 @@ IndexPermutation::IndexPermutation(std::uint64_t size, std::uint64_t key)
 std::uint64_t IndexPermutation::operator()(std::uint64_t index) const {
     MR_CHECK(index < size_, "an index inside the permutation");
     const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
-    // The domain has less than four times `size` numbers, so the walk is short; and it ends, since
-    // going on from `index` around its cycle comes back to `index`, which is inside.
+    // The domain has less than four times `size` numbers, so the walk is short. It ends, since the
+    // cycle of `index` comes back to `index`, which is inside.
     do {
         std::uint64_t left = index >> half_bits_, right = index & mask;
         for (std::uint64_t round = 0; round < kRounds; ++round) {
@@ -148,7 +148,7 @@ void Prefetcher::work() {
             freed_.wait(lock, [&] { return stop_ || n < released_ + buffers_.size(); });
             if (stop_) return;
         }
-        // No other thread looks at this slot until read_ says so.
+        // No other thread reads this slot before read_ is advanced.
         Slot& slot = slots_[n % slots_.size()];
         try {
             slot.rows = batches_.read(order_.number(first_ + n), buffers_[n % buffers_.size()]);
@@ -161,7 +161,7 @@ void Prefetcher::work() {
             read_ = n + 1;
         }
         filled_.notify_one();
-        if (failed) return;  // next() throws it, as often as it is called
+        if (failed) return;  // next() throws it every time
     }
 }
 

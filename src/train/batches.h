@@ -1,11 +1,11 @@
-// Training batches out of packed tokens, and the thread that reads them ahead.
+// Training batches from packed tokens, and the thread that reads them ahead.
 //
-// The row of tokens of a split is cut into windows of `seq` tokens at w * seq; each is read with
-// the token after it, so that inputs are ids[0 .. seq) and targets ids[1 .. seq]. Where every
-// sequence is to begin with one token, ids[0] becomes that token. Models that fill in blocks have
-// windows of whole documents instead (documents.h), of `seq` tokens without one after them. Nothing
-// here keeps state: a batch is a pure function of (data, options, step), so going on at any step
-// needs nothing but the step.
+// The token ids of a split are cut into windows of `seq` tokens at w * seq; each is read with the
+// token after it, so that inputs are ids[0 .. seq) and targets ids[1 .. seq]. If every sequence
+// must begin with a given token, it replaces ids[0]. For block diffusion, windows are made of
+// whole documents instead (documents.h), with `seq` tokens and none after them. Nothing here
+// keeps state: a batch is a pure function of (data, options, step), so resuming needs only the
+// step.
 #pragma once
 
 #include <condition_variable>
@@ -22,8 +22,8 @@
 
 namespace mr::train {
 
-// A permutation of [0, size) without a table: a Feistel network over the next power of four, walked
-// until it lands inside. `key` chooses the permutation.
+// A permutation of [0, size) without a table: a Feistel network over the next power of four,
+// repeated until the result lies inside. `key` chooses the permutation.
 class IndexPermutation {
   public:
     IndexPermutation(std::uint64_t size, std::uint64_t key);
@@ -40,38 +40,38 @@ struct BatchOptions {
     std::int64_t seq = 0;
     std::uint64_t seed = 0;
     bool shuffle = true;  // false: the windows in order, once (validation)
-    // Takes the place of the first id of every window; none: windows are as the data has them.
+    // Replaces the first id of every window; none: windows are unchanged.
     std::optional<std::int32_t> first{};
-    // > 0: windows of documents in whole blocks, filled with the token `end`, which begin with
-    // `first` each, if there is one (documents.h).
+    // > 0: windows of documents in whole blocks, padded with the token `end`; each document begins
+    // with `first`, if set (documents.h).
     std::int64_t block = 0;
     std::int32_t end = 0;
-    std::int64_t copies = 1;  // rows that hold the same window, one after the other; divides batch
+    std::int64_t copies = 1;  // consecutive rows with the same window; divides batch
 };
 
 class Batches {
   public:
-    // The shards must outlive this. Throws Error (input) where they hold less than one window.
+    // `shards` must outlive the object. Throws Error (input) if they hold less than one window.
     Batches(const Shards& shards, BatchOptions options);
 
     static std::uint64_t window_count(std::uint64_t tokens, std::int64_t seq);
-    // Whether there is one: reads the shards where windows are of documents.
+    // Whether there is at least one window; reads the shards if windows are of documents.
     static bool has_windows(const Shards& shards, const BatchOptions& options);
 
     const BatchOptions& options() const { return options_; }
     std::uint64_t windows() const { return windows_; }
-    // Steps that see every window once; the last may have fewer rows where not shuffled.
+    // Steps that see every window once; the last may have fewer rows if not shuffled.
     std::uint64_t steps_per_epoch() const;
     std::int64_t rows() const { return options_.batch; }
     std::int64_t row_tokens() const { return options_.seq + (documents_ ? 0 : 1); }
     std::size_t batch_ids() const { return static_cast<std::size_t>(rows() * row_tokens()); }
 
     // The window in row `row` of step `step`. Shuffled: row number n = step * batch + row (both
-    // without copies) takes place n % windows of epoch n / windows, each epoch in an order of its
-    // own, without end.
+    // without copies) is entry n % windows of epoch n / windows; every epoch has its own order,
+    // without end.
     std::uint64_t window(std::uint64_t step, std::int64_t row) const;
-    // ids: [batch, row_tokens()]. Gives the rows that were filled: `batch`, or what is left of the
-    // windows in order (0 past the last); the rows after them are zeros. Any thread.
+    // ids: [batch, row_tokens()]. Returns the number of rows filled: `batch`, or what is left of
+    // the windows in order (0 past the last); the rows after them are zeros. Thread-safe.
     std::int64_t read(std::uint64_t step, std::span<std::int32_t> ids) const;
 
   private:
@@ -81,22 +81,22 @@ class Batches {
     std::uint64_t windows_;
 };
 
-// Which batches of a step are a rank's: `here` of `all`, from `first` on, every `apart`th.
+// Which batches of a step belong to a rank: `here` of `all`, from `first` on, every `apart`th.
 struct BatchOrder {
     std::uint64_t here = 1, all = 1, first = 0, apart = 1;
-    // Batch n of this rank, over all steps, by its number among those of all ranks.
+    // The global number of this rank's batch n, counted over all steps.
     std::uint64_t number(std::uint64_t n) const {
         return n / here * all + first + n % here * apart;
     }
 };
 
-// Reads the rank's batches first_step, first_step + 1, ... ahead of the one in use, on a thread of
-// its own.
+// Reads the rank's batches first_step, first_step + 1, ... ahead of the current one, on its own
+// thread.
 class Prefetcher {
   public:
-    // `buffers` are the caller's, each [batch, row_tokens()]: one for the batch in use and one for
-    // each to read ahead. One alone: no thread, next() reads. `batches` and the buffers must
-    // outlive this.
+    // `buffers` belong to the caller, each [batch, row_tokens()]: one for the current batch and one
+    // for each to read ahead. With only one there is no thread, and next() reads. `batches` and the
+    // buffers must outlive the object.
     Prefetcher(const Batches& batches, std::uint64_t first_step,
                std::vector<std::span<std::int32_t>> buffers, BatchOrder order = {});
     ~Prefetcher();
@@ -107,11 +107,11 @@ class Prefetcher {
         std::uint64_t step = 0;  // BatchOrder::number()
         std::int64_t rows = 0;
         std::span<const std::int32_t> ids;  // [batch, row_tokens()]
-        std::size_t buffer = 0;             // which of the buffers it is in
+        std::size_t buffer = 0;             // index of its buffer
     };
-    // The next batch, stays valid until release(). Throws what reading it threw.
+    // The next batch, valid until release(). Throws what reading it threw.
     Batch next();
-    // The oldest batch that next() gave is done with: its buffer may be overwritten.
+    // Frees the oldest batch that next() returned: its buffer may be overwritten.
     void release();
     // How long next() has waited for the disk so far.
     double wait_seconds() const { return wait_seconds_; }

@@ -49,7 +49,7 @@ void write_text(const fs::path& path, const std::string& text) {
     fault_point();
 }
 
-// Piece by piece, in the order of the buffer: no rank may have all of it.
+// Piece by piece, in the order of the buffer: a rank may not have all of it.
 void for_each_part(model::TrainEngine& engine, State state,
                    const std::function<void(const float* values, std::int64_t count)>& take) {
     const std::int64_t count = engine.layout().count;
@@ -62,7 +62,8 @@ void for_each_part(model::TrainEngine& engine, State state,
     }
 }
 
-// config.json, model.safetensors and tokenizer_config.json. A tensor is read when it is written.
+// Writes config.json, model.safetensors and tokenizer_config.json. Each tensor is read when it is
+// written.
 void write_weights(const fs::path& folder, model::TrainEngine& engine,
                    const text::Tokenizer& tokenizer, StateHashes& hashes) {
     model::StateHash hash;
@@ -160,7 +161,7 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
         partial.put(target);
         fault_point();
     } catch (const comm::LostRank&) {
-        throw;  // the job is over
+        throw;  // the run is over
     } catch (const Error& error) {
         ErrorInfo info = error.info();
         const std::vector<std::int64_t> before = steps();
@@ -178,7 +179,7 @@ void Checkpoints::prune(std::int64_t newest, std::int64_t keep) {
     std::erase_if(all, [newest](std::int64_t step) { return step > newest; });
     if (keep <= 0 || static_cast<std::int64_t>(all.size()) <= keep) return;
     for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
-        // Under another name first: half removed it must not look like a checkpoint.
+        // Renamed first: a half-removed folder must not look like a checkpoint.
         const fs::path path = folder(all[i]);
         const fs::path old = path.parent_path() / (kOld + path.filename().string());
         std::error_code code;
@@ -193,14 +194,15 @@ std::string Checkpoints::put_aside(std::int64_t step) {
     const fs::path path = folder(step);
     const fs::path aside = path.parent_path() / (kDamaged + path.filename().string());
     std::error_code code;
-    fs::remove_all(aside, code);  // of an earlier time; it was of no use then
+    fs::remove_all(aside, code);  // left from an earlier time
     fs::rename(path, aside, code);
     if (code) return "";
     sync_path(path.parent_path().string());
     return aside.string();
 }
 
-// Readers of files speak to who downloaded them. Here there is one remedy, whatever the damage is.
+// Errors of file readers address users who downloaded the file. For a checkpoint there is one
+// remedy, whatever the damage.
 template <typename Read>
 auto Checkpoints::reading(std::int64_t step, Read&& read) const {
     try {
@@ -209,7 +211,7 @@ auto Checkpoints::reading(std::int64_t step, Read&& read) const {
         throw;
     } catch (const Error& error) {
         const fs::path path = folder(step);
-        // What is on the disk may be good: the reader says why it could not get at it.
+        // The file may be good: the reader says why it could not be opened.
         bool readable = true;
         for (const char* name : kFiles) {
             const std::string file = (path / name).string();
@@ -277,7 +279,7 @@ TrainState Checkpoints::parse_state(std::int64_t step) const {
     out.options = read_options(file.field("options"), file.path());
     try {
         out.options.validate();
-    } catch (const Error& error) {  // nobody gave them: a damaged file has them
+    } catch (const Error& error) {  // no user set these options: the file is damaged
         throw file.bad("options", error.what());
     }
     out.options.out = run_;
@@ -329,7 +331,7 @@ void Checkpoints::load_values(std::int64_t step, model::TrainEngine& engine) con
         constexpr std::int64_t kPart = 1 << 18;
         std::vector<float> values;
         for (std::int64_t at = 0; at < count; at += kPart) {
-            // The map promises no alignment.
+            // The map guarantees no alignment.
             values.resize(static_cast<std::size_t>(std::min(kPart, count - at)));
             std::memcpy(values.data(),
                         static_cast<const std::byte*>(tensor->view.data) +

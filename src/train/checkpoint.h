@@ -1,9 +1,9 @@
 // Checkpoints of a training run: RUN/checkpoints/step-000500/ with
 //   config.json, model.safetensors, tokenizer.json, tokenizer_config.json   a Hugging Face model
 //   optimizer.safetensors                                 m and v, flat, as model::ParamLayout
-//   state.json                                            the step, the options, hashes
-// One is written under another name, synced and renamed: a folder of that name is complete. Killed
-// at any moment, a run has the checkpoints that it had, and perhaps one more.
+//   state.json the step, the options, hashes A checkpoint is written under another name, synced and
+// renamed, so a folder of that name is complete. A run killed at any moment still has all its
+// checkpoints, and perhaps one more.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct TrainState {
     TrainOptions options;
     std::uint64_t data_hash = 0;
     std::int64_t skipped = 0;         // steps that changed nothing
-    std::int64_t skipped_in_row = 0;  // of them, the last ones
+    std::int64_t skipped_in_row = 0;  // the current streak of them
     double seconds = 0;               // of training so far
     std::optional<double> val_loss;   // the last
     std::int64_t val_step = 0;
@@ -35,7 +35,7 @@ struct TrainState {
     std::vector<Sample> samples;  // the last few
 };
 
-// Of a checkpoint that is missing something, truncated, or not as it was written.
+// A checkpoint that lacks a file, is truncated, or was changed.
 class DamagedCheckpoint : public Error {
   public:
     explicit DamagedCheckpoint(ErrorInfo info) : Error(ErrorKind::input, std::move(info)) {}
@@ -45,31 +45,33 @@ class Checkpoints {
   public:
     explicit Checkpoints(std::string run);
 
-    // RUN/checkpoints is made; what a crash left half written is removed.
+    // Creates RUN/checkpoints; removes what a crash left half written.
     void prepare();
-    // The steps that there are, rising.
+    // The steps that have checkpoints, rising.
     std::vector<std::int64_t> steps() const;
     std::string folder(std::int64_t step) const;
 
-    // `tokenizer_json` is copied. Throws Error, with nothing changed, where it cannot be written.
+    // `tokenizer_json` is copied. Throws Error, and changes nothing, if it cannot be written.
     void save(model::TrainEngine& engine, const TrainState& state, const text::Tokenizer& tokenizer,
               const std::string& tokenizer_json);
-    // Removes all but `keep` of those up to `newest`; 0: none. What comes after it, a damaged one
-    // that could not be put aside, is no reason to remove a good one.
+    // Removes all but the last `keep` checkpoints up to `newest`; 0: none. Later ones (damaged ones
+    // that could not be put aside) do not count.
     void prune(std::int64_t newest, std::int64_t keep);
 
-    // Under a name by which no run goes on from it; given back. "": it could not be renamed.
+    // Renames it so that no run resumes from it, and returns the new name; "": it could not be
+    // renamed.
     std::string put_aside(std::int64_t step);
 
-    // These throw DamagedCheckpoint, which names the checkpoint before; and Error where what is on
-    // the disk may be good: of another version of this program, or not to be opened.
-    // The state of the checkpoint at `step`, without weights.
+    // These throw DamagedCheckpoint, which names the checkpoint before; and Error if the files may
+    // be good: from another version of this program, or not readable. The state of the checkpoint
+    // at `step`, without weights.
     TrainState read_state(std::int64_t step) const;
     model::ModelSpec read_spec(std::int64_t step) const;
-    // Parameters and moments, into an engine of its spec.
+    // Loads parameters and moments into an engine with its spec.
     void load(std::int64_t step, model::TrainEngine& engine) const;
-    // Throws Error (input) where `tokenizer_json`, the text of `file`, is not that of the time when
-    // the checkpoint was saved. False: its own copy is not, which a run does not read.
+    // Throws Error (input) if `tokenizer_json`, the text of `file`, differs from the one that the
+    // checkpoint was saved with. False: the checkpoint's own copy differs, which a run does not
+    // read.
     bool check_tokenizer(std::int64_t step, const std::string& tokenizer_json,
                          const std::string& file) const;
 

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kLookedAt = 4096;  // bytes in which a file shows that it is not text
+constexpr std::size_t kLookedAt = 4096;  // bytes checked for signs that a file is not text
 
 bool hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 

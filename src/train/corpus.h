@@ -1,4 +1,4 @@
-// The texts that a tokenizer is trained on and that are packed: files, folders, globs.
+// The texts for training a tokenizer and for packing: files, folders, globs.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 namespace mr::train {
 
 // Every regular file that the arguments name, each once, in the order of the arguments and sorted
-// by path within one: a file itself, all files under a folder (hidden ones left out), what a glob
-// matches. Throws Error (input) where an argument names nothing.
+// by path within one: a file itself, all files under a folder (without hidden ones), the matches of
+// a glob. Throws Error (input) if an argument matches nothing.
 std::vector<std::string> corpus_files(const std::vector<std::string>& arguments);
 
-// One of them. An empty file is an empty text; throws Error (input) on one that is not text
+// The text of one file. An empty file is an empty text; throws Error (input) if it is not text
 // (compressed, binary).
 class CorpusText {
   public:
@@ -31,16 +31,16 @@ class CorpusText {
 // Bytes of all the files together, for progress.
 std::uint64_t corpus_bytes(const std::vector<std::string>& files);
 
-// The documents of a text, one after the other: what lies between separators, without leading
-// blanks and one trailing newline, as `millrace eval` cuts them; empty ones are left out. Without a
-// separator the text is one document, as it is.
+// The documents of a text, one after another: the parts between separators, without leading blanks
+// and one trailing newline, as `millrace eval` cuts them; empty ones are dropped. Without a
+// separator the whole text is one document, unchanged.
 class Documents {
   public:
     Documents(std::string_view text, std::string_view separator)
         : rest_(text), separator_(separator) {}
-    // False where there are no more.
+    // False if there are no more.
     bool next(std::string_view& document);
-    // Bytes not looked at yet.
+    // Bytes not read yet.
     std::size_t left() const { return rest_.size(); }
 
   private:

@@ -1,4 +1,4 @@
-// data.json and what it names.
+// Reads data.json and the files that it names.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -140,7 +140,7 @@ class IndexReader {
 
     Shard shard(JsonValue entry, const Dataset& data) const {
         const std::string file = text(entry, "file");
-        // A name alone: an index must not lead out of its folder.
+        // Only a plain name: an index must not lead out of its folder.
         if (file.empty() || file.starts_with('.') || file.find('/') != std::string::npos) {
             throw fail("file", entry["file"], "is not the name of a file in this folder");
         }
@@ -188,7 +188,7 @@ std::uint64_t tokenizer_hash(const text::Tokenizer& tokenizer) {
     };
     add(tokenizer.kind());
     for (const std::string& token : data.tokens) add(token);
-    // SentencePiece's merges follow from its tokens, and not every file has them.
+    // SentencePiece's merges follow from its tokens, and some files lack them.
     if (data.model != text::TokenizerModel::byte_level_bpe) return hash;
     for (const text::Merge& m : data.merges) add(fmt::format("{} {}", m.left, m.right));
     return hash;
@@ -203,7 +203,7 @@ void Dataset::verify(ThreadPool& pool, const Progress& progress) const {
     }
     const auto total = (train.tokens() + val.tokens()) * all.front()->header().bytes_per_token;
     std::atomic<std::uint64_t> done = 0;
-    // What leaves `progress` (Ctrl-C) ends the others at their next piece.
+    // If `progress` throws (Ctrl-C), the other threads end at their next piece.
     std::atomic<bool> stop = false;
     pool.parallel_for(static_cast<std::int64_t>(all.size()), 1,
                       [&](std::int64_t begin, std::int64_t end, int thread) {

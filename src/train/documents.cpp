@@ -10,10 +10,10 @@ namespace {
 constexpr std::uint64_t kPart = 1 << 18;                   // tokens that are read at a time
 constexpr std::uint64_t kGoesOn = std::uint64_t{1} << 63;  // a window begins inside of a document
 
-// Where windows begin, document after document.
+// Computes the starts of windows, document by document.
 class Cutter {
   public:
-    // `lead`: tokens that come before a document's own.
+    // `lead`: tokens put before each document's own.
     Cutter(std::int64_t seq, std::int64_t block, std::uint64_t lead,
            std::vector<std::uint64_t>& starts)
         : seq_(static_cast<std::uint64_t>(seq)),
@@ -21,7 +21,7 @@ class Cutter {
           lead_(lead),
           starts_(starts) {}
 
-    // Of `tokens` tokens, its end included, from `first` on.
+    // Adds a document of `tokens` tokens, its end token included, starting at `first`.
     void add(std::uint64_t first, std::uint64_t tokens) {
         std::uint64_t lead = lead_, flag = 0;
         for (;;) {
@@ -34,7 +34,7 @@ class Cutter {
             }
             const bool goes_on = filled_ == 0;
             close();
-            if (!goes_on) continue;  // again, as the first of a window
+            if (!goes_on) continue;  // once more, as the first document of a window
             first += seq_ - lead;
             tokens -= seq_ - lead;
             lead = 0;
@@ -61,7 +61,7 @@ DocumentWindows::DocumentWindows(const Shards& shards, std::int64_t seq, std::in
     MR_CHECK(block > 0 && seq > 1 && seq % block == 0, "windows of whole blocks");
     Cutter cutter(seq, block, begin ? 1 : 0, starts_);
     std::vector<std::int32_t> part;
-    std::uint64_t first = 0;  // of the document
+    std::uint64_t first = 0;  // start of the document
     for (std::uint64_t at = 0; at < shards.tokens(); at += part.size()) {
         part.resize(static_cast<std::size_t>(std::min(kPart, shards.tokens() - at)));
         shards.read(at, part);
@@ -87,17 +87,17 @@ void DocumentWindows::read(std::uint64_t window, std::span<std::int32_t> ids) co
     while (filled < ids.size()) {
         if (next == part.size()) {
             const std::uint64_t left = shards_->tokens() - at;
-            if (left == 0) break;  // the last document, without an end
+            if (left == 0) break;  // the last document has no end token
             part.resize(static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), left)));
             shards_->read(at, part);
             at += part.size();
             next = 0;
         }
         const std::int32_t id = part[next++];
-        if (ended && id == end_) continue;  // a document without tokens
+        if (ended && id == end_) continue;  // skips an empty document
         if (ended && begin_) ids[filled++] = ~*begin_;
         ended = id == end_;
-        if (filled < ids.size()) ids[filled++] = id;  // else its begin filled a block of one token
+        if (filled < ids.size()) ids[filled++] = id;  // else `first` filled the block
         while (ended && filled % block != 0) ids[filled++] = end_;
     }
     std::fill(ids.begin() + static_cast<std::ptrdiff_t>(filled), ids.end(), end_);

@@ -1,14 +1,14 @@
-// Windows of whole documents, for models that fill in blocks: a document begins at a block's begin
-// and is filled with end tokens to the end of its last block, so that its end, and nothing else, is
-// what a block's rest says. The packed data stays as it is.
+// Windows of whole documents, for block diffusion: a document begins at the start of a block and is
+// padded with end tokens to the end of its last block, so that the rest of a block only says that
+// the document has ended. The packed data stays as it is.
 //
-// A window begins with a document, as texts do that a model writes: it has the documents after it
-// that there is room for, and the last one is cut. The next window begins with the one that was
-// cut, from its beginning; a document longer than a window goes on in the next one instead.
-// Documents without tokens are left out, and so is what fills no window at the end of a split.
+// A window begins with a document, like the texts that a model writes. It has as many of the
+// following documents as fit, and the last one is cut. The next window begins with the document
+// that was cut, from its start; a document longer than a window continues in the next one instead.
+// Empty documents are dropped, and so are tokens at the end of a split that do not fill a window.
 //
-// Where the tokenizer has a beginning-of-text token, every document begins with it, as a prompt
-// does and a text that is evaluated. It is given, never to be filled in: ids have it as ~id.
+// If the tokenizer has a beginning-of-text token, every document begins with it, as do prompts and
+// evaluated texts. It is given, never to be filled in: ids hold it as ~id.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ namespace mr::train {
 
 class DocumentWindows {
   public:
-    // Reads all of the shards, which must outlive this. `seq` is a multiple of `block`.
+    // Reads all of the shards, which must outlive the object. `seq` is a multiple of `block`.
     DocumentWindows(const Shards& shards, std::int64_t seq, std::int64_t block, std::int32_t end,
                     std::optional<std::int32_t> begin = {});
 
     std::uint64_t count() const { return starts_.size(); }
-    // ids: [seq]. Any thread.
+    // ids: [seq]. Thread-safe.
     void read(std::uint64_t window, std::span<std::int32_t> ids) const;
 
   private:
@@ -35,7 +35,7 @@ class DocumentWindows {
     std::int64_t seq_, block_;
     std::int32_t end_;
     std::optional<std::int32_t> begin_;
-    // [windows], as tokens of the split; and whether one begins inside of a document (kGoesOn).
+    // [windows], as token indices in the split; kGoesOn: the window begins inside a document.
     std::vector<std::uint64_t> starts_;
 };
 

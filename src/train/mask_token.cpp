@@ -8,7 +8,7 @@ namespace mr::train {
 
 MaskToken mask_token(std::shared_ptr<const text::Tokenizer> tokenizer, const std::string& json) {
     for (const char* name : {"<|mask|>", "<|MASK|>", "[MASK]", "<mask>"}) {
-        // Of a tokenizer's own pieces some may read like that; a mark for the model is special.
+        // Some ordinary pieces of a tokenizer may be spelled like that; a mask token is special.
         const std::optional<std::int32_t> id = tokenizer->find(name);
         if (id && tokenizer->is_special(*id)) return {*id, std::move(tokenizer), json};
     }

@@ -69,7 +69,7 @@ TrainMeasured measure_training(const model::ModelSpec& spec, const TrainMeasureO
         }
         const std::int32_t mask = spec.diffusion->mask;
         fill(ids, spec.vocab, options.seed, number);
-        std::replace(ids.begin(), ids.end(), mask, mask > 0 ? 0 : 1);  // it is no token of a text
+        std::replace(ids.begin(), ids.end(), mask, mask > 0 ? 0 : 1);  // no mask in a text
         engine.put(slot, add_noise({host, shape}, shape, ids, shape.sequences, number++,
                                    {.seed = options.seed, .mask = mask}));
     };

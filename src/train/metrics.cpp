@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 31;  // some ten million steps
 
-// Shortest form that reads back as the same double.
+// The shortest form that reads back as the same double.
 std::string number(double value) {
     return std::isfinite(value) ? fmt::format("{}", value) : std::string("null");
 }
@@ -113,19 +113,19 @@ StepMetrics parse_line(std::string_view text, const std::string& file, std::int6
     return m;
 }
 
-// What a run going on after step `after` keeps of a file's text.
+// The part of a file's text that a run keeps when it resumes after step `after`.
 struct Kept {
     std::string text;
     std::vector<std::int64_t> damaged;  // lines, from 1
     std::int64_t last = 0;              // step
-    std::string_view torn;              // behind the last newline
-    bool ours = false;                  // it is empty, or has a line that a run wrote
+    std::string_view torn;              // after the last newline
+    bool ours = false;                  // it is empty, or has a line written by a run
 };
 
 Kept kept_lines(std::string_view text, const std::string& path, std::int64_t after) {
     Kept kept;
     kept.ours = text.empty();
-    std::size_t damaged_before = 0;  // the last line that is kept
+    std::size_t damaged_before = 0;  // before the last line that is kept
     for (std::int64_t number = 1; !text.empty(); ++number) {
         const std::size_t end = text.find('\n');
         if (end == std::string_view::npos) {
@@ -145,7 +145,7 @@ Kept kept_lines(std::string_view text, const std::string& path, std::int64_t aft
         }
         text.remove_prefix(end + 1);
     }
-    // Those of steps that are done again are no loss.
+    // Damaged lines of steps that are done again do not matter.
     if (kept.last == after) kept.damaged.resize(damaged_before);
     return kept;
 }
@@ -161,8 +161,8 @@ bool has_text(const std::string& path) {
                         .remedy = "move it away for a log to be written there"});
 }
 
-// A descriptor of the log at `path`; -1 where nothing is there. A link is not followed: what it
-// points at is not the run's.
+// Opens the log at `path`; -1 if there is none. Links are not followed: their target does not
+// belong to the run.
 int open_log(const std::string& path) {
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) {
@@ -174,7 +174,7 @@ int open_log(const std::string& path) {
     return open_regular(path, O_RDWR | O_APPEND | O_NOFOLLOW);
 }
 
-// O_EXCL: what another process put there meanwhile stays as it is.
+// O_EXCL: a file that another process made meanwhile stays as it is.
 int make_log(const std::string& path) {
     return open_regular(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_NOFOLLOW, 0644);
 }
@@ -241,13 +241,13 @@ void MetricsWriter::cut_back(std::int64_t after) {
     if (after > 0) {
         damaged_ = std::move(kept.damaged);
         last_ = kept.last;
-        // A process that dies may leave a part of a line, of a step that is done again. Zeros are a
-        // power cut's, and other lines may have gone with it.
+        // A process that dies may leave part of a line, for a step that is done again. Zeros come
+        // from a power cut, which may have lost other lines, too.
         if (kept.torn.find('\0') != std::string_view::npos || last_ < after) {
             torn_bytes_ = kept.torn.size();
         }
     }
-    if (text.starts_with(kept.text)) {  // only the end goes
+    if (text.starts_with(kept.text)) {  // only the end is cut off
         if (::ftruncate(fd_, static_cast<off_t>(size_)) != 0) {
             fail(path_, "cannot be cut back", errno);
         }
@@ -271,8 +271,8 @@ void MetricsWriter::append(std::span<const StepMetrics> metrics) {
         if (count < 0) {
             if (errno == EINTR) continue;
             const int code = errno;
-            // No torn line: the next one would go on after it. Where not even that can be done,
-            // reading finds it.
+            // Leave no torn line: the next one would be appended to it. If even that fails, reading
+            // detects it.
             if (::ftruncate(fd_, static_cast<off_t>(size_)) != 0) errno = code;
             fail(path_, "cannot be written", code);
         }
@@ -283,7 +283,7 @@ void MetricsWriter::append(std::span<const StepMetrics> metrics) {
 }
 
 void MetricsWriter::sync() {
-    // Some file systems have no such thing.
+    // Some file systems do not support fsync.
     if (::fsync(fd_) == 0 || errno == EINVAL || errno == EROFS) return;
     fail(path_, "cannot be synced", errno);
 }

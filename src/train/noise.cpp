@@ -12,7 +12,7 @@
 namespace mr::train {
 namespace {
 
-// Streams of draws, in the upper half of Philox's: below them are numbers of places.
+// Streams of draws, in the upper half of Philox's range: the lower half is for positions.
 constexpr std::uint64_t kRates = std::uint64_t{0xD1F0} << 32;
 constexpr std::uint64_t kPlaces = std::uint64_t{0xD1F1} << 32;
 
@@ -23,9 +23,9 @@ class Rates {
         : words_(philox(seed, step, kRates)),
           order_(blocks, std::uint64_t{words_[1]} << 32 | words_[0]),
           blocks_(blocks) {}
-    // Of so many tokens of block i.
+    // The number of masked tokens in block i, which has `tokens` tokens.
     int masked(std::uint64_t i, std::size_t tokens) const {
-        // In 32 bits behind the point: below 2^28 blocks there is room.
+        // Fixed point with 32 fractional bits: there is room for up to 2^28 blocks.
         const std::uint64_t u = ((order_(i) << 32) + words_[2]) / blocks_;
         return 1 + static_cast<int>((u * tokens) >> 32);
     }
@@ -57,7 +57,7 @@ std::int64_t add_noise(const model::SlotParts<std::int32_t>& to, const model::Tr
     for (std::size_t i = 0; i < half; ++i) {
         to.ids[i] = to.ids[half + i] = ids[i] < 0 ? ~ids[i] : ids[i];
     }
-    std::vector<std::pair<std::uint32_t, std::size_t>> places;  // a draw, and the place
+    std::vector<std::pair<std::uint32_t, std::size_t>> places;  // draw and position
     std::vector<bool> chosen(block);
     std::size_t count = 0;
     for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {

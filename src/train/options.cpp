@@ -21,7 +21,7 @@ namespace {
 
 using model::ModelSpec;
 
-// Every option by its name in state.json: written and read by the same list.
+// Every option by its name in state.json: one list for writing and reading.
 template <typename Options, typename Field>
 void for_each_option(Options& o, Field&& field) {
     field("family", o.model.family);
@@ -88,7 +88,7 @@ void need(bool holds, const char* field, T value, const char* problem) {
     if (!holds) refuse(field, fmt::format("{}", value), problem);
 }
 
-// What a file would be blamed for is an option here.
+// Errors that would blame a file must name an option here.
 void validate_new(const ModelSpec& spec) {
     static constexpr std::pair<const char*, const char*> kOptions[] = {
         {"width", "--dim"},          {"layers", "--layers"},
@@ -120,7 +120,7 @@ void validate_diffusion(const TrainOptions& o) {
          o.diffusion_weight, "must be 1/t or none");
     need(o.batch % o.copies() == 0, "--batch", o.batch,
          "must be even with --diffusion-weight none: every text stands in two rows");
-    // Each long one is a sequence of its own for attention on a GPU, which counts them in 16 bits.
+    // On a GPU, long blocks are sequences of attention's kernel, which counts them in 16 bits.
     const bool few = std::int64_t{o.batch} * o.seq / o.block <= 65535;
     need(few || !o.cuda || o.block <= cuda::kMostOwnBlock, "--batch", o.batch,
          "makes more than 65535 blocks in a pass, with --seq and --block: too many on a GPU; give "
@@ -173,7 +173,7 @@ double TrainOptions::learning_rate(std::int64_t step) const {
     if (schedule == "wsd") {
         const double length = std::max(1.0, std::round(decay * static_cast<double>(steps)));
         const double left = static_cast<double>(std::max<std::int64_t>(steps - step, 0)) / length;
-        // Where the warm-up reaches into the decay the rate turns where the two meet.
+        // If the warm-up overlaps the decay, the rate turns where the two meet.
         return std::min(rise, low + (lr - low) * std::min(left, 1.0));
     }
     return rise;
@@ -294,7 +294,7 @@ std::vector<std::string> shared_options(const TrainOptions& options) {
     std::vector<std::string> out;
     for_each_option(options, [&](std::string_view name, const auto& value) {
         if (name == "command" || name == "threads" || name == "prefetch" ||
-            name == "data") {  // whose hash counts
+            name == "data") {  // its hash is compared instead
             return;
         }
         out.push_back(fmt::format("{} = {}", name, value));
@@ -307,7 +307,7 @@ TrainOptions read_options(formats::JsonValue json, const std::string& file) {
     for_each_option(out, [&](const char* name, auto& value) {
         using T = std::remove_reference_t<decltype(value)>;
         const auto at = json.find(name);
-        // Not written by the first versions, which had the defaults alone.
+        // Not written by the first versions, which only had the defaults.
         const std::string_view key = name;
         if (!at && (key == "masters" || key == "bos" || key == "objective" || key == "block" ||
                     key == "diffusion_weight" || key == "bucket" || key == "zero" ||

@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPartial = ".partial.";  // and the process
+constexpr const char* kPartial = ".partial.";  // followed by the process id
 constexpr const char* kOld = ".old.";
 
 fs::path named(const fs::path& path) {
@@ -31,7 +31,7 @@ fs::path named(const fs::path& path) {
     return out;
 }
 
-// A descriptor that holds the lock of a folder; -1: another process has it.
+// A descriptor that holds the lock of a folder; -1: another process holds it.
 int lock_folder(const fs::path& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 || ::flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
@@ -39,8 +39,8 @@ int lock_folder(const fs::path& path) {
     return -1;
 }
 
-// Those beside `target` that are named after it with `mark` and a process that is gone. A process
-// of another container looks as if it were gone: what it is filling is locked.
+// Folders beside `target` named after it with `mark` and a process that is gone. A process in
+// another container seems to be gone, but the folder it is filling is locked.
 std::vector<fs::path> leftovers(const fs::path& target, const char* mark) {
     std::vector<fs::path> out;
     const std::string start = target.filename().string() + mark;
@@ -69,7 +69,7 @@ PartialFolder::PartialFolder(fs::path path) : path_(std::move(path)) {
     std::error_code code;
     fs::remove_all(path_, code);
     fs::create_directories(path_.parent_path(), code);
-    // Made, not found: a link to another folder would be written into.
+    // It must be newly made: an existing link would lead into another folder.
     if (!code && fs::create_directory(path_, code)) {
         lock_ = lock_folder(path_);
         return;
@@ -118,11 +118,11 @@ void OutputFolder::commit() {
         partial_->put(target_);
     }
     sync_path(target_.parent_path().string());
-    partial_.reset();  // with what was there before
+    partial_.reset();  // with the old content
 }
 
-// The two change places in one go where the file system can do that. Elsewhere there is a moment
-// without any: the next OutputFolder brings back what was moved away.
+// Swaps the two atomically if the file system can. Otherwise there is a moment without any: the
+// next OutputFolder moves the old one back.
 void OutputFolder::replace() {
 #ifdef RENAME_EXCHANGE
     if (::renameat2(AT_FDCWD, partial_->path().c_str(), AT_FDCWD, target_.c_str(),
@@ -164,7 +164,7 @@ void OutputFolder::check() const {
 void OutputFolder::clear_leftovers() const {
     std::error_code ignored;
     for (const fs::path& path : leftovers(target_, kPartial)) fs::remove_all(path, ignored);
-    if (fs::exists(target_, ignored)) {  // what it replaced
+    if (fs::exists(target_, ignored)) {  // the folder that it replaced
         for (const fs::path& path : leftovers(target_, kOld)) fs::remove_all(path, ignored);
         return;
     }

@@ -27,15 +27,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kHeldOutStream = 0x5EED;   // of the draws that choose validation documents
-constexpr std::size_t kBatchBytes = 16u << 20;     // of text that is encoded between two writes
-constexpr std::size_t kBatchDocuments = 1u << 16;  // likewise
-constexpr std::size_t kOpenFiles = 256;            // likewise
-constexpr std::size_t kPieceBytes = 256u << 10;    // of a document that one thread encodes
+constexpr std::uint64_t kHeldOutStream = 0x5EED;   // for the draws that choose validation documents
+constexpr std::size_t kBatchBytes = 16u << 20;     // text encoded between two writes
+constexpr std::size_t kBatchDocuments = 1u << 16;  // at most
+constexpr std::size_t kOpenFiles = 256;            // at most
+constexpr std::size_t kPieceBytes = 256u << 10;    // part of a document for one thread
 
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 constexpr const char* kChatTemplate = "chat_template.jinja";
-// Besides the shards.
+// Files besides the shards.
 constexpr const char* kPackedNames[] = {kDataIndexName, kDataTokenizerName, kTokenizerConfig,
                                         kChatTemplate};
 
@@ -45,7 +45,7 @@ void write_file(const std::string& path, std::string_view bytes) {
     file.commit();
 }
 
-// What shows that pack() did not write a folder, or not all of it; else "".
+// Signs that pack() did not write a folder, or not all of it; else "".
 std::string foreign(const fs::path& folder) {
     std::vector<std::string> names;
     std::error_code code;
@@ -64,7 +64,7 @@ std::string foreign(const fs::path& folder) {
         indexed = indexed || name == kDataIndexName;
     }
     if (!indexed) return fmt::format("has no {}", kDataIndexName);
-    // Another program's index; one that is damaged is ours to replace.
+    // Another program's index is foreign; a damaged one of ours may be replaced.
     const fs::path index = folder / kDataIndexName;
     if (fs::file_size(index, code) == 0 || code) return "";
     const std::string text = read_text_file(index.string());
@@ -98,7 +98,7 @@ class SplitWriter {
         }
     }
 
-    // The JSON of this split in the index. Closes the last shard.
+    // The JSON of this split for the index. Closes the last shard.
     std::string finish() {
         if (file_) close();
         return fmt::format(
@@ -157,7 +157,7 @@ std::int32_t find_end(const text::Tokenizer& tokenizer, const PackOptions& optio
                         .remedy = "name one with --end"});
 }
 
-// The tokenizer's own files where it is a tokenizer.json, else one that is written for it.
+// Copies the tokenizer's own files if it is a tokenizer.json, else writes one.
 void put_tokenizer(const OutputFolder& folder, const text::Tokenizer& tokenizer,
                    const std::string& source) {
     std::error_code code;
@@ -188,7 +188,7 @@ std::uint64_t held_out_draw(std::uint64_t seed, std::uint64_t document) {
     return std::uint64_t{words[1]} << 32 | words[0];
 }
 
-// Documents whose draw is at most this are held out; none: no document is.
+// Documents whose draw is at most this are held out; none: no documents.
 std::optional<std::uint64_t> held_out_limit(const PackOptions& options,
                                             const std::vector<std::string>& files) {
     if (!options.val_data.empty() || options.val_docs == 0u ||
@@ -211,7 +211,7 @@ std::optional<std::uint64_t> held_out_limit(const PackOptions& options,
              .problem = fmt::format("leaves nothing to train on: there are {} documents", count),
              .remedy = "hold out fewer, or check --split"});
     }
-    if (count < 2) return std::nullopt;  // one document cannot be in both
+    if (count < 2) return std::nullopt;  // one document cannot be in both splits
     const auto share =
         static_cast<std::uint64_t>(std::llround(options.val * static_cast<double>(count)));
     const std::uint64_t wanted =
@@ -226,18 +226,18 @@ class Packer {
     Packer(const text::Tokenizer& tokenizer, const PackOptions& options, std::int32_t end,
            ThreadPool& pool)
         : tokenizer_(tokenizer), options_(options), end_(end), pool_(pool) {
-        // A model that is shown a beginning-of-text token before every prompt learns it here.
+        // A model with a beginning-of-text token before every prompt must see it in training.
         for (const std::int32_t id : tokenizer.data().prefix) {
             if (id != end) before_.push_back(id);
         }
     }
 
-    // All documents of `files`, to `val` where held out and to `train` otherwise.
+    // Packs all documents of `files`: to `val` if held out, otherwise to `train`.
     void pack(const std::vector<std::string>& files, SplitWriter& train, SplitWriter& val,
               std::optional<std::uint64_t> held_out, const Progress& progress) {
         const std::uint64_t total = corpus_bytes(files);
         std::uint64_t number = 0, before = 0;
-        std::deque<CorpusText> texts;  // that the batch points into
+        std::deque<CorpusText> texts;  // the batch points into these
         for (const std::string& path : files) {
             const std::string_view text = texts.emplace_back(path).text();
             Documents documents(text, options_.split);
@@ -249,7 +249,7 @@ class Packer {
             for (std::string_view document; documents.next(document);) {
                 const std::uint64_t draw = held_out_draw(options_.seed, number++);
                 SplitWriter& to = held_out && draw <= *held_out ? val : train;
-                // A long one in pieces, so that it has more than one thread.
+                // A long document in pieces, so that several threads encode it.
                 for (bool first = true, last = false; !last; first = false) {
                     const std::size_t cut = document.size() > kPieceBytes
                                                 ? tokenizer_.cut_before(document, kPieceBytes)
@@ -275,7 +275,7 @@ class Packer {
         bool first, last;  // piece of its document
     };
 
-    // In parallel, and written in order.
+    // Encodes in parallel, writes in order.
     void encode_batch() {
         ids_.resize(std::max(ids_.size(), batch_.size()));
         const auto count = static_cast<std::int64_t>(batch_.size());

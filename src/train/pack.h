@@ -1,4 +1,4 @@
-// Texts into a data folder (shards.h).
+// Packs texts into a data folder (shards.h).
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@ namespace mr::train {
 
 struct PackOptions {
     std::vector<std::string> data;      // files, folders, globs
-    std::vector<std::string> val_data;  // the validation split's own; empty: taken from `data`
+    std::vector<std::string> val_data;  // for the validation split; empty: held out from `data`
     std::string tokenizer;              // a tokenizer.json or its folder, a GGUF
-    std::string out;                    // must not be there yet, or be empty
-    std::string split{story::kStorySeparator};  // between documents; empty: each file is one
+    std::string out;                    // must not exist, or be empty
+    std::string split{story::kStorySeparator};  // separator of documents; empty: each file is one
     std::string end_token{};                    // empty: the tokenizer's own end of text
-    double val = 0.01;                          // share of the documents
-    std::optional<std::uint64_t> val_docs{};    // instead: how many
-    std::uint64_t seed = 0;                     // of the choice of validation documents
+    double val = 0.01;                          // share of the documents held out
+    std::optional<std::uint64_t> val_docs{};    // instead of `val`: number of documents
+    std::uint64_t seed = 0;                     // for the choice of validation documents
     std::uint64_t shard_tokens = 100'000'000;
     bool parse_special = false;  // special tokens written out in the texts become their ids
-    bool force = false;          // replaces a data folder that is there
+    bool force = false;          // replace an existing data folder
 };
 
 struct PackResult {
@@ -37,8 +37,8 @@ struct PackResult {
     std::size_t files = 0;
 };
 
-// The folder appears whole or not at all. Which documents are held out depends on their number and
-// the seed alone. Throws Error (input or usage).
+// The folder appears whole or not at all. Which documents are held out depends only on their number
+// and the seed. Throws Error (input or usage).
 PackResult pack(const PackOptions& options, ThreadPool& pool, const Progress& progress = {});
 
 }  // namespace mr::train

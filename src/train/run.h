@@ -1,6 +1,6 @@
-// The inside of a training run, for trainer.cpp (the steps), run_setup.cpp (what is before
-// them), run_ranks.cpp (what ranks are to each other), run_look.cpp (validation, samples, the
-// report) and run_log.cpp (a line a step). Callers use trainer.h.
+// The inside of a training run, for trainer.cpp (the steps), run_setup.cpp (everything before
+// them), run_ranks.cpp (how ranks are connected), run_look.cpp (validation, samples, the report)
+// and run_log.cpp (one line per step). Callers use trainer.h.
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,7 @@ inline double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The time that one lives is added up.
+// Adds its lifetime to a sum of seconds.
 class AddSeconds {
   public:
     explicit AddSeconds(double& sum) : sum_(sum) {}
@@ -47,7 +47,7 @@ class AddSeconds {
     const Clock::time_point start_ = Clock::now();
 };
 
-// While one lives no signal cuts short what is being written.
+// During its lifetime no signal interrupts a write.
 class Unbroken {
   public:
     explicit Unbroken(const TrainEvents& events) : events_(events) {
@@ -56,7 +56,7 @@ class Unbroken {
     ~Unbroken() {
         try {
             if (events_.saving) events_.saving(false);
-        } catch (...) {  // the save itself is done
+        } catch (...) {  // the save is complete
             return;
         }
     }
@@ -73,7 +73,8 @@ class Run {
         std::int64_t step = 0;
         DamagedCheckpoint error;
     };
-    // New, or going on after `state` (read by resume()) because newer checkpoints are `damaged`.
+    // A new run, or one that continues after `state` (read by resume()) because newer checkpoints
+    // are `damaged`.
     Run(TrainState state, bool resumed, const TrainEvents& events, comm::Comm& comm,
         std::vector<Damaged> damaged = {})
         : comm_(comm),
@@ -84,17 +85,17 @@ class Run {
           checkpoints_(o_.out),
           damaged_(std::move(damaged)) {}
 
-    // Whether these ranks can do what the options say. Comes first, before anything is made: ranks
-    // find the same faults, and one that ends the others may do so at any time.
+    // Checks that these ranks can do what the options say. Comes first, before anything is made:
+    // all ranks find the same faults, and a rank that ends the others may do so at any time.
     void settle();
-    // `folder`: the first rank's. Throws DamagedCheckpoint, before anything is changed, where
-    // `state`'s cannot be loaded.
+    // `folder`: only on the first rank. Throws DamagedCheckpoint, before anything is changed, if
+    // the checkpoint of `state` cannot be loaded.
     TrainResult go(RunFolder* folder);
 
   private:
     struct Validation {
-        double loss = 0;                      // nats a token
-        std::optional<double> bits_per_byte;  // none: the tokens print nothing
+        double loss = 0;                      // nats per token
+        std::optional<double> bits_per_byte;  // none: the tokens print no text
     };
     void settle_ranks();
     void settle_grains();
@@ -123,7 +124,7 @@ class Run {
     void finish();
     StepMetrics one_step(std::int64_t step);
     void load_next();
-    // A batch of training, or of validation: number `batch` of those.
+    // Fills a slot with a batch of training or of validation; `batch`: its number.
     void fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows,
                    std::uint64_t batch, bool validation);
     std::string why_no_validation() const;
@@ -154,9 +155,9 @@ class Run {
         if (events_.note) events_.note(line);
     }
     bool asked_to_stop() const { return events_.stop && events_.stop(); }
-    // The same of any rank: all ranks ask.
+    // Whether any rank was asked to stop; all ranks must call this.
     bool all_stop() const { return comm_.most(asked_to_stop() ? 1 : 0) > 0; }
-    // Passes of a step: of this rank, of all.
+    // Passes per step: of this rank, of all.
     int passes_here() const { return o_.grains / grid_.replicas * o_.grain_passes(); }
     int passes() const { return o_.grains * o_.grain_passes(); }
     bool due(std::int64_t every) const {
@@ -180,12 +181,12 @@ class Run {
     Dataset data_;
     std::string tokenizer_json_;
     std::shared_ptr<const text::Tokenizer> tokenizer_;
-    std::int32_t mask_ = -1;  // of the diffusion objective, the token for unknown ones
+    std::int32_t mask_ = -1;  // diffusion: the mask token
     std::optional<model::Model> init_;
     std::unique_ptr<model::TrainEngine> engine_;
-    std::unique_ptr<comm::Comm> replicas_;  // of this stage, where there is a pipeline
-    std::vector<int> stage_layers_;         // of every stage of it
-    // None: one replica, one stage. They end before the engine, whose memory they may still touch.
+    std::unique_ptr<comm::Comm> replicas_;  // of this stage, if there is a pipeline
+    std::vector<int> stage_layers_;         // of every pipeline stage
+    // None: one replica, one stage. Destroyed before the engine, whose memory they may still use.
     std::unique_ptr<TimedExchange> exchange_;
     std::unique_ptr<TimedLink> link_;
     std::unique_ptr<Sampler> sampler_;  // none: no samples
@@ -196,19 +197,19 @@ class Run {
     std::unique_ptr<Prefetcher> prefetcher_;
     std::exception_ptr unread_;  // why there is no next batch
     std::vector<std::int32_t> val_ids_;
-    int slot_ = 0;                 // of the next pass
-    std::int64_t saved_ = -1;      // the step of the last checkpoint
-    std::int64_t not_saved_ = -1;  // the step of the last one that could not be written
-    bool updating_ = false;        // parameters are half of one step and half of the next
+    int slot_ = 0;                 // for the next pass
+    std::int64_t saved_ = -1;      // step of the last checkpoint
+    std::int64_t not_saved_ = -1;  // step of the last failed save
+    bool updating_ = false;        // parameters are partly updated
     double validation_seconds_ = 0, sample_seconds_ = 0, saving_seconds_ = 0;  // of this process
-    std::vector<std::uint32_t> token_bytes_;  // [vocabulary], that a token prints
-    std::string log_problem_;                 // why lines are missing; empty: none is
-    bool stuck_ = false;                      // by --max-skips
-    bool reported_ = true;                    // the page is that of the last time it was due
+    std::vector<std::uint32_t> token_bytes_;  // [vocabulary], bytes of text per token
+    std::string log_problem_;                 // why lines are missing; empty: none are
+    bool stuck_ = false;                      // stopped by --max-skips
+    bool reported_ = true;                    // the report was written when it was last due
     std::int64_t started_at_ = 0;
     double data_wait_ = 0;
     double step_seconds_ = 0;  // of this process
-    // Of a pipeline's passes in training, and of that what was waited for other stages.
+    // Time of a pipeline's passes in training, and the part of it spent waiting for other stages.
     double pass_seconds_ = 0, pass_wait_ = 0;
     bool interrupted_ = false;
     bool floor_looked_for_ = false;

@@ -31,7 +31,7 @@ bool written_by_runs(const std::string& name) {
     return name == kLockName || name == model::kCheckpoints || is(kMetricsName) || is(kReportName);
 }
 
-// True where the open file is still the one of that name.
+// Whether the open file still has that name.
 bool same_file(int fd, const std::string& path) {
     struct stat ours {
     }, there{};
@@ -71,7 +71,7 @@ void RunFolder::make_folders() {
     }
     for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) {
         if (fs::create_directory(*folder, code)) made_.push_back(*folder);
-        // Another process has just removed the one around it: once more from the start.
+        // Another process has just removed the parent folder: start again.
         if (code == std::errc::no_such_file_or_directory) return;
         if (code) break;
     }
@@ -82,7 +82,7 @@ void RunFolder::make_folders() {
          .remedy = "give --out a folder that can be written"});
 }
 
-// Leaves fd_ at -1 where the folder or the lock went away meanwhile.
+// Leaves fd_ at -1 if the folder or the lock has been removed meanwhile.
 void RunFolder::lock() {
     const std::string path = (fs::path(path_) / kLockName).string();
     int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -121,7 +121,7 @@ void RunFolder::check_new() const {
     for (auto it = fs::directory_iterator(path_, code); !code && it != fs::directory_iterator();
          it.increment(code)) {
         const std::string name = it->path().filename().string();
-        // Hidden ones are the system's or an editor's; a run touches none of them.
+        // Hidden files belong to the system or an editor; a run does not touch them.
         if (!name.starts_with('.') && !(made_lock_ && name == kLockName)) names.push_back(name);
     }
     std::sort(names.begin(), names.end());
@@ -130,7 +130,7 @@ void RunFolder::check_new() const {
                             .problem = "is a folder of packed data",
                             .remedy = "give --out a folder of its own"});
     }
-    // Without a lock no run was here, whatever the names are.
+    // Without a lock file no run was here, whatever the names are.
     const auto foreign = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
         return made_lock_ || !written_by_runs(name);
     });
@@ -147,10 +147,11 @@ void RunFolder::check_new() const {
     }
 }
 
-// Under the lock until the end: who waits for the name finds another file, and begins again.
+// Under the lock until the end: a process that waits for the lock finds that the file has changed,
+// and starts again.
 void RunFolder::leave() {
     if (!keep_ && made_lock_) ::unlink((fs::path(path_) / kLockName).c_str());
-    if (!keep_) {  // only what is empty
+    if (!keep_) {  // only if empty
         for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
             if (::rmdir(folder->c_str()) != 0) break;
         }

@@ -1,5 +1,5 @@
-// The folder of a training run, made and locked before anything in it is looked at: two processes
-// that are started at once in one folder cannot both go on.
+// The folder of a training run, made and locked before its content is read: of two processes
+// started at once in one folder, only one continues.
 //   lock, checkpoints/ (checkpoint.h), metrics.jsonl, report.html
 #pragma once
 
@@ -14,19 +14,19 @@ inline constexpr const char* kReportName = "report.html";
 
 class RunFolder {
   public:
-    // For a new run: the folder is made, or is empty, or is that of a run that ended before its
-    // first checkpoint. Throws Error for any other: usage where there is a run, input where there
-    // is something that a run did not write.
+    // For a new run: the folder is made, or is empty, or belongs to a run that ended before its
+    // first checkpoint. Throws Error for any other: usage if there is a run, input if there is
+    // something that a run did not write.
     static RunFolder create(const std::string& path) { return {path, true}; }
-    // To go on with the run in it.
+    // To resume the run in it.
     static RunFolder open(const std::string& path) { return {path, false}; }
-    // Lets others train here. What create() made is removed, unless keep() was called.
+    // Unlocks the folder. What create() made is removed, unless keep() was called.
     ~RunFolder();
     RunFolder(const RunFolder&) = delete;
     RunFolder& operator=(const RunFolder&) = delete;
 
     const std::string& path() const { return path_; }
-    // The run begins: from now on the folder stays whatever happens.
+    // The run begins: from now on the folder stays in any case.
     void keep() { keep_ = true; }
 
   private:

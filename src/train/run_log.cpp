@@ -1,5 +1,5 @@
-// The log of a run, metrics.jsonl. It tells about the run and never costs it: where it cannot be
-// written the run goes on, says so once, tries again with every step and says so again at its end.
+// The log of a run, metrics.jsonl. A log error never ends a run: the run continues, says so once,
+// tries again at every step and says so again at its end.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 std::string Run::log_path() const { return (fs::path(o_.out) / kMetricsName).string(); }
 
-// Goes on after step `after` with the file that is there, or with a new one.
+// Continues after step `after` with the existing file, or with a new one.
 bool Run::reopen_log(std::int64_t after) {
     metrics_file_.reset();
     try {
@@ -32,7 +32,7 @@ void Run::open_log() {
     const std::string path = log_path();
     try {
         metrics_ = read_metrics(path);
-    } catch (const Error& error) {  // another file has come in its place: record() finds it
+    } catch (const Error& error) {  // another file took its place: record() detects it
         say(error.what());
     }
     if (const auto& damaged = metrics_file_->damaged(); !damaged.empty()) {
@@ -48,8 +48,8 @@ void Run::open_log() {
     }
 }
 
-// Where the file was removed or moved away a new one gets all lines. What stands in its place is
-// not the run's and is left alone. False, and log_problem_, where the lines are not written.
+// If the file was removed or moved, a new one gets all lines. A foreign file in its place is left
+// alone. False, with log_problem_ set, if the lines were not written.
 bool Run::write_log(std::span<const StepMetrics> lines) {
     try {
         if (metrics_file_ && !metrics_file_->lost()) {
@@ -70,7 +70,7 @@ bool Run::write_log(std::span<const StepMetrics> lines) {
     }
 }
 
-// The line of a step.
+// Writes the line of a step.
 void Run::record(const StepMetrics& metrics) {
     metrics_.push_back(metrics);
     if (!folder_) return;
@@ -79,8 +79,8 @@ void Run::record(const StepMetrics& metrics) {
     say(fmt::format("{}; the run goes on, and writes the missing lines when it can", log_problem_));
 }
 
-// Before a checkpoint, so that no line is missing that a resumed run has done. A log may not cost
-// the checkpoint: where it fails, record() says so with the next line.
+// Called before a checkpoint, so that the log has all steps that a resumed run builds on. A log
+// error must not prevent the checkpoint: record() reports it with the next line.
 void Run::sync_log() {
     try {
         if (metrics_file_) metrics_file_->sync();
@@ -89,7 +89,7 @@ void Run::sync_log() {
     }
 }
 
-// What was said when it happened may be hours ago by now.
+// The message may have been hours ago: repeat it.
 void Run::end_log() {
     if (!folder_ || state_.step == started_at_ || write_log({})) return;
     say(fmt::format("{}; lines of this run's steps are missing", log_problem_));

@@ -1,4 +1,4 @@
-// A run looks at itself: validation, samples, the report.
+// Validation, samples and the report of a run.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -40,21 +40,21 @@ std::uint64_t Run::validation_passes() const {
     return std::min(all, static_cast<std::uint64_t>(o_.eval_batches) * of_batch);
 }
 
-// Mean over the validation split, or its first eval_batches. None: asked to stop on the way.
+// Mean over the validation split, or its first eval_batches. None: stopped meanwhile.
 std::optional<Run::Validation> Run::validate() {
     const AddSeconds time(validation_seconds_);
     if (token_bytes_.empty()) {
         token_bytes_.resize(data_.vocab);
         for (std::uint32_t id = 0; id < data_.vocab; ++id) {
             const auto token = static_cast<std::int32_t>(id);
-            // Marks between documents are no text.
+            // Marks between documents count no bytes.
             const bool mark = token == data_.end_token || tokenizer_->bos() == token;
             token_bytes_[id] =
                 mark ? 0 : static_cast<std::uint32_t>(tokenizer_->piece(token).size());
         }
     }
-    // Of every pass. Replicas take them in turn, and all ranks have all of them in the end: of a
-    // pipeline's stages the last one has losses.
+    // Results of every pass. Replicas take passes in turn, and all ranks get all results in the
+    // end: in a pipeline only the last stage has losses.
     struct Pass {
         double sum = 0;
         std::int64_t count = 0;
@@ -62,13 +62,13 @@ std::optional<Run::Validation> Run::validate() {
     };
     const std::uint64_t passes = validation_passes();
     std::vector<Pass> made(static_cast<std::size_t>(passes));
-    // The first token of a row is predicted where tokens are filled in.
+    // In diffusion the first token of a row is predicted, too.
     const auto width = static_cast<std::size_t>(val_batches_->row_tokens());
     const std::size_t first = width - static_cast<std::size_t>(o_.seq);
-    // The slot that holds the next batch already is not this one.
+    // The next slot holds the next batch already; use another one.
     const int slot = (slot_ + 1) % engine_->options().shape.slots;
     const auto replicas = static_cast<std::uint64_t>(grid_.replicas);
-    // Ranks that share parameters make as many passes each, of which the last may not count.
+    // Ranks that shard parameters make equally many passes each; the last may not count.
     const std::uint64_t until =
         engine_->options().stage() == 3 ? (passes + replicas - 1) / replicas * replicas : passes;
     for (auto i = static_cast<std::uint64_t>(replica()); i < until; i += replicas) {
@@ -111,7 +111,7 @@ std::optional<Run::Validation> Run::validate() {
     return out;
 }
 
-// A run that was stopped at its last step has its validation when it is resumed.
+// A run that was stopped at its last step does its validation when it is resumed.
 void Run::make_missed_validation() {
     if (!val_batches_ || state_.step != o_.steps || state_.step != started_at_) return;
     // The first rank has the log.
@@ -128,11 +128,11 @@ void Run::make_missed_validation() {
     last.val_loss = made->loss;
     last.bits_per_byte = made->bits_per_byte;
     metrics_.pop_back();
-    reopen_log(state_.step - 1);  // its line is written anew
+    reopen_log(state_.step - 1);  // its line is rewritten
     record(last);
 }
 
-// It is for looking at: one that cannot be made does not end the run.
+// A sample that fails does not end the run.
 void Run::sample() {
     const AddSeconds time(sample_seconds_);
     const auto without = [this](const char* why) {
@@ -152,7 +152,7 @@ void Run::sample() {
     if (events_.sample) events_.sample(state_.step, *text);
 }
 
-// What the run holds on its device, samples included.
+// The run's device memory, samples included.
 MemoryPlan Run::plan() const {
     MemoryPlan out = engine_->plan();
     if (sampler_ && sampler_->device_bytes() > 0) out.add("samples", sampler_->device_bytes());
@@ -209,7 +209,7 @@ void Run::report() {
     run.tokens_per_step = o_.tokens_per_step();
     run.flops_per_token = static_cast<double>(model::TrainEngine::flops_per_token(spec, o_.seq));
     run.matrix_peak = events_.matrix_peak;
-    // A loss with the fill of blocks in its mean has another one.
+    // The floor does not hold for a loss that includes the padding of blocks.
     if (!floor_looked_for_ && !o_.diffusion()) {
         floor_looked_for_ = true;
         floor_ = story_floor(data_.val.tokens() > 0 ? data_.val : data_.train, data_.end_token,
@@ -248,7 +248,7 @@ void Run::report() {
     write_train_report((fs::path(o_.out) / kReportName).string(), run, metrics_);
 }
 
-// It is for looking at, too.
+// A report that fails does not end the run, either.
 void Run::try_to_report() {
     if (!folder_) return;
     reported_ = false;

@@ -1,4 +1,4 @@
-// What the ranks of a run are to each other: replicas of the model, and stages of a replica.
+// How the ranks of a run are connected: replicas of the model, and stages of a replica.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,8 +15,8 @@
 namespace mr::train {
 namespace {
 
-// Of messages between replicas of a stage, and between stages of a replica. A number stands for one
-// channel, whichever Comm is split by it.
+// Channels of messages between replicas of a stage, and between stages of a replica. A number means
+// one channel, for every Comm that is split by it.
 enum Channel {
     kReplicas = 1,
     kPasses,
@@ -43,7 +43,7 @@ void Run::settle_ranks() {
                             .problem = "is NCCL's own sum, and ranks are on CPUs",
                             .remedy = "leave --reduce exact, or give --device cuda"});
     }
-    if (o_.pipeline < 1) o_.validate();  // says so
+    if (o_.pipeline < 1) o_.validate();  // throws its error
     if (ranks % o_.pipeline != 0) {
         throw Error::usage(
             {.field = "--pipeline",
@@ -74,7 +74,7 @@ void Run::settle_ranks() {
                         .remedy = "launch another number"});
 }
 
-// The number of grains is the run's from its beginning.
+// The number of grains is fixed at the start of the run.
 void Run::settle_grains() {
     const int replicas = grid_.replicas;
     if (o_.micro_batches > 0) {
@@ -108,8 +108,8 @@ void Run::settle_grains() {
                        : "give a power of two that they divide, or another number of ranks"});
 }
 
-// Gradients in shares are added up over ranks grain by grain (model/train/grad_shards.h): one of
-// several passes would have to be whole until its last.
+// Sharded gradients are summed over ranks grain by grain (model/train/grad_shards.h): a grain of
+// several passes would need whole gradients until its last pass.
 void Run::require_grains_of_one_pass() const {
     if (comm_.alone() || o_.zero < 2 || o_.grain_passes() == 1) return;
     const std::int64_t sequences = std::int64_t{o_.batch} * o_.accumulate;
@@ -157,7 +157,7 @@ void Run::make_links(const model::ModelSpec& spec) {
              .remedy = resumed_ ? "leave --pipeline out: the run has one grain from its first step"
                                 : "give 2 or more"});
     }
-    const double rows = spec.diffusion ? 2 : 1;  // of a layer, for one of the head
+    const double rows = spec.diffusion ? 2 : 1;  // rows of a layer per row of the head
     const double layer =
         rows * flops(plan::layer_work(spec, o_.seq, *model::recompute_of(o_.recompute)));
     stage_layers_ = balanced_layers(spec.layers, grid_.stages, layer, flops(plan::head_work(spec)));
@@ -181,8 +181,8 @@ model::PipelineStage Run::stage_options() const {
             .link = link_.get()};
 }
 
-// Of a pipeline's stage what run_passes() is of a rank that has all layers. Every stage reads the
-// batches: the first has their tokens, the last what they are to become.
+// run_passes() for a pipeline stage. Every stage reads the batches: the first needs their inputs,
+// the last their targets.
 void Run::run_stage(StepMetrics& out, std::int64_t step) {
     const auto start = Clock::now();
     link_->begin();
@@ -201,12 +201,12 @@ void Run::run_stage(StepMetrics& out, std::int64_t step) {
         engine_->forward(slot_, more);
         next_slot(step < o_.steps || more);
     }
-    link_->meet();  // a stage that is done waits for the others: it is a part of the bubble
+    link_->meet();  // waiting for the other stages is part of the bubble
     pass_seconds_ += seconds_since(start);
     pass_wait_ += link_->waited_seconds() - waited;
 }
 
-// In words, for the first rank. All ranks say what they hold.
+// In words, for the first rank. All ranks report their memory.
 std::string Run::pipeline_plan() const {
     if (!link_) return "";
     const std::vector<double> bytes = comm_.gather(static_cast<double>(engine_->plan().total()));

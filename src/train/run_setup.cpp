@@ -1,4 +1,4 @@
-// What a run needs before its first step: data, engine, folder.
+// What a run sets up before its first step: data, engine, folder.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a model must be so that it can be trained here on this data.
+// Checks that a model can be trained here on this data.
 void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const Dataset& data) {
     const std::string name = options.init.empty() ? "new model" : options.init;
     if (data.vocab > static_cast<std::uint32_t>(spec.vocab)) {
@@ -48,7 +48,7 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
 
 }  // namespace
 
-// Before the first step: what all ranks must have alike.
+// Before the first step: checks what must be the same on all ranks.
 void Run::agree() const {
     if (comm_.alone()) return;
     std::vector<std::string> mine = shared_options(o_);
@@ -80,15 +80,15 @@ void Run::agree() const {
                  .remedy = "give all ranks the same options, data and program"});
         }
     }
-    comm_.barrier();  // the rank that differs ends them all
+    comm_.barrier();  // the rank that differs ends all of them
     throw Error::usage(
         {.field = "ranks", .problem = fmt::format("rank {} differs from rank 0", other)});
 }
 
-// Ranks that may use the same cores share them.
+// Ranks on the same cores share them.
 int Run::threads_of_rank() const {
     if (comm_.alone()) return o_.threads;
-    // All ranks ask, whether they were told a number or not.
+    // All ranks take part, even those with a given number.
     const std::uint64_t mine = text_hash(core_set());
     std::vector<std::uint64_t> all(static_cast<std::size_t>(comm_.size()));
     comm_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
@@ -96,7 +96,7 @@ int Run::threads_of_rank() const {
     return std::max(1, cpu_info().cores / static_cast<int>(std::ranges::count(all, mine)));
 }
 
-// The model's tokenizer, not the data's, then begins texts as the training sequences begin.
+// Makes the model's tokenizer (not the data's) begin texts as the training sequences begin.
 void Run::begin_with_bos() {
     const std::optional<std::int32_t> bos = tokenizer_->bos();
     if (!bos) {
@@ -120,7 +120,7 @@ void Run::begin_with_bos() {
     }
     text::TokenizerData begins = tokenizer_->data();
     if (!begins.add_bos()) begins.prefix.insert(begins.prefix.begin(), *bos);
-    // Not every reader looks for it in tokenizer_config.json.
+    // Some readers do not look for it in tokenizer_config.json.
     const auto alone = text::Tokenizer::from_json(tokenizer_json_, data_.tokenizer_path);
     if (alone->data().prefix != begins.prefix) {
         tokenizer_json_ = text::with_tokens_around(tokenizer_json_, begins);
@@ -134,7 +134,7 @@ void Run::open_data() {
     tokenizer_ = data_.open_tokenizer();
     if (o_.bos) begin_with_bos();
     if (o_.diffusion()) {
-        // Documents begin as prompts will, and as texts do in an evaluation.
+        // Documents begin as prompts and evaluated texts do.
         if (tokenizer_->bos()) begin_with_bos();
         MaskToken mask = mask_token(tokenizer_, tokenizer_json_);
         mask_ = mask.id;
@@ -156,11 +156,11 @@ void Run::open_data() {
     }
     state_.data_hash = data_.hash;
     {
-        // The hash is of the checksums: it holds where they do.
+        // The dataset's hash is made of the checksums, so it holds if they do.
         ThreadPool pool(o_.threads > 0 ? o_.threads : cpu_info().cores);
         data_.verify(pool, events_.loading);
     }
-    // Refuses a corpus shorter than one window.
+    // Throws for a corpus shorter than one window.
     BatchOptions windows{.batch = o_.pass_sequences(), .seq = o_.seq, .seed = o_.seed};
     if (o_.bos || o_.diffusion()) windows.first = tokenizer_->bos();
     if (o_.diffusion()) {
@@ -177,7 +177,7 @@ void Run::open_data() {
     }
 }
 
-// Where one rank cannot load it, none goes on from it.
+// If one rank cannot load it, none continues from it.
 void Run::load_checkpoint() {
     std::optional<DamagedCheckpoint> damaged;
     try {
@@ -192,10 +192,10 @@ void Run::load_checkpoint() {
                              .remedy = "see what that rank says"});
 }
 
-// All ranks have the same parameters: those of a model or a checkpoint that each has read.
+// Checks that all ranks have the same parameters, from the model or checkpoint that each has read.
 void Run::agree_on_parameters() {
     if (comm_.alone()) return;
-    const std::uint64_t hash = engine_->params_hash();  // of what was read, kept or not
+    const std::uint64_t hash = engine_->params_hash();  // of all that was read, kept or not
     const int other = comm_.differing(std::as_bytes(std::span(&hash, 1)));
     if (other < 0) return;
     if (comm_.rank() == other) {
@@ -203,7 +203,7 @@ void Run::agree_on_parameters() {
                             .problem = "are not those of rank 0",
                             .remedy = "give all ranks the same --init or --resume, file by file"});
     }
-    comm_.barrier();  // that rank ends them all
+    comm_.barrier();  // that rank ends all of them
 }
 
 model::ModelSpec Run::spec_to_train() {
@@ -218,7 +218,7 @@ model::ModelSpec Run::spec_to_train() {
                                 .problem = "is a model that fills in tokens",
                                 .remedy = "give --objective diffusion"});
         }
-        // One that fills in blocks may have the mask besides what the data was packed with.
+        // A diffusion model may have a mask token that the data's tokenizer lacks.
         const bool own_mask = spec.diffusion && init_->tokenizer &&
                               tokenizer_hash(*init_->tokenizer) == tokenizer_hash(*tokenizer_);
         if (init_->tokenizer && !own_mask) data_.check_tokenizer(*init_->tokenizer, o_.init);
@@ -267,8 +267,8 @@ void Run::make_engine() {
     }
 }
 
-// Now that an older one is loaded. They stay, for who wants to look; the run will come to their
-// steps again.
+// Called after an older one was loaded. Damaged checkpoints stay for inspection; the run will reach
+// their steps again.
 void Run::leave_damaged() {
     for (const Damaged& each : damaged_) {
         const std::string aside = checkpoints_.put_aside(each.step);

@@ -13,15 +13,15 @@
 namespace mr::train {
 namespace {
 
-// Steps on a GPU run ahead of the reader of their tokens: none may still read parameters when the
-// next step of the training changes them.
+// Steps on a GPU run ahead of the reader of their tokens: all must have ended before the next
+// training step changes the parameters.
 class Settled {
   public:
     explicit Settled(model::Engine& engine) : engine_(engine) {}
     ~Settled() {
         try {
             engine_.synchronize();
-        } catch (const Error&) {  // a lost device: the next step meets it
+        } catch (const Error&) {  // a lost device: the next step reports it
             return;
         }
     }
@@ -32,8 +32,8 @@ class Settled {
     model::Engine& engine_;
 };
 
-// How a model that fills in tokens does it: as `millrace run` without options, in the model's own
-// blocks where those are no longer than the decoder takes.
+// Options of a diffusion model: as `millrace run` without options, in the model's own blocks unless
+// they are longer than the decoder takes.
 decode::DiffusionOptions filling_in(const model::ModelSpec& spec) {
     decode::DiffusionOptions out;
     if (spec.diffusion) out.block = std::min(spec.diffusion->block, out.kMostBlock);
@@ -81,7 +81,7 @@ void Sampler::take_device(std::uint64_t room) {
     const std::shared_ptr<const model::Model> model = described();
     model::EngineOptions options = engine_options(*model);
     options.cuda = true;
-    options.threads = 1;  // for nothing but the device's work
+    options.threads = 1;  // for host work beside the device
     options.max_batch = model::kDeviceBatch;
     const model::Weights& weights = trained_.weights();
     const std::uint64_t needed = model::plan_engine(*model, options).total() -
@@ -102,7 +102,7 @@ std::optional<std::string> Sampler::text(const std::function<bool()>& cancelled)
     std::unique_ptr<model::Engine> on_cpu;
     if (on_device_) {
         model::refresh(live_);
-        on_device_->cache().forget_all();  // keys and values of the parameters as they were
+        on_device_->cache().forget_all();  // keys and values of the old parameters
     } else {
         const std::shared_ptr<model::Model> copy = described();
         float* params = const_cast<float*>(trained_.host(model::TrainEngine::State::params));

@@ -1,6 +1,6 @@
-// Text of a model that is being trained, as it stands. A run on a GPU has it from the engine there,
-// over the parameters where they lie (model/train/live_weights.h); where that has no room, from the
-// CPU with a copy of them.
+// Samples text from the current state of a model in training. A run on a GPU uses the engine there,
+// on the trainer's own parameters (model/train/live_weights.h); if there is no room, the CPU with a
+// copy of them.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ namespace mr::train {
 
 class Sampler {
   public:
-    // Takes what it needs on a GPU, for as long as it lives, so that no sample fails for memory
-    // later; at most `room` bytes of what is free. Of `switches` it takes the engine's switches.
+    // Allocates its GPU memory for its whole lifetime, so that no sample fails for memory later; at
+    // most `room` bytes of what is free. `switches`: only the engine's switches are used.
     Sampler(model::TrainEngine& engine, std::shared_ptr<const text::Tokenizer> tokenizer,
             const TrainOptions& options,
             std::uint64_t room = std::numeric_limits<std::uint64_t>::max(),
             const model::EngineOptions& switches = {});
 
-    // Held on the GPU beside the run.
+    // Its GPU memory besides the run's.
     std::uint64_t device_bytes() const { return device_bytes_; }
-    // Why a run on a GPU has its text from the CPU; empty where it has not.
+    // Why a run on a GPU samples on the CPU; empty if it does not.
     const std::string& why_not_there() const { return why_not_there_; }
 
-    // The prompt and what the model says after it. None: cancelled, or the prompt fills the
-    // model's context. Between steps of the training, whose bits it leaves alone. Throws Error.
+    // The prompt and the model's continuation. None: cancelled, or the prompt fills the model's
+    // context. Call between training steps, whose bits do not change. Throws Error.
     std::optional<std::string> text(const std::function<bool()>& cancelled);
 
   private:

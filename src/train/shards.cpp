@@ -11,7 +11,7 @@
 namespace mr::train {
 namespace {
 
-// Little-endian whatever the machine is; compilers make one load of it where they can.
+// Little-endian on every machine; compilers make it one load if they can.
 template <typename T>
 T load(const std::byte* from) {
     T value = 0;
@@ -81,7 +81,7 @@ ShardHeader parse_header(std::span<const std::byte> bytes, const std::string& na
     return header;
 }
 
-// True where every id was below `vocab`.
+// Whether every id is below `vocab`.
 template <typename T>
 bool widen(const std::byte* from, std::span<std::int32_t> out, std::uint32_t vocab) {
     std::uint32_t largest = 0;
@@ -143,7 +143,7 @@ void Shard::copy(std::uint64_t at, std::span<std::byte> out) const {
 void Shard::read(std::uint64_t first, std::span<std::int32_t> out) const {
     MR_CHECK(first <= tokens() && out.size() <= tokens() - first, "the ids are inside the shard");
     const std::uint64_t width = header_.bytes_per_token;
-    std::byte piece[16384];  // of a sequence, on the stack: most are no longer
+    std::byte piece[16384];  // on the stack: most sequences fit
     bool good = true;
     for (std::size_t done = 0; done < out.size();) {
         const std::span part = out.subspan(done, std::min(out.size() - done, sizeof piece / width));

@@ -1,8 +1,9 @@
-// Packed token data: what `millrace data pack` writes and training reads.
+// Packed token data, written by `millrace data pack` and read by training.
 //
 // A data folder holds data.json (the index), tokenizer.json, and the shards of its two splits,
-// train-00000.bin ... and val-00000.bin ... A split is one long row of token ids: the end token,
-// then every document followed by the end token. A shard is a header and a part of that row:
+// train-00000.bin ... and val-00000.bin ... A split is one long sequence of token ids: the end
+// token, then every document followed by the end token. A shard is a header and a part of that
+// sequence:
 //   byte  0  char[8]  "MRTOKENS"
 //         8  u32      version, 1
 //        12  u32      bytes per token, 2 or 4
@@ -42,11 +43,11 @@ inline constexpr const char* kDataIndexName = "data.json";
 inline constexpr const char* kDataFormat = "millrace tokens";  // data.json's "format"
 inline constexpr const char* kDataTokenizerName = "tokenizer.json";
 
-// Of what ids mean: the tokens in order, the merges, the way words are cut. The same for one
-// tokenizer whatever file it was read from.
+// Hash of the meaning of ids: the tokens in order, the merges, the way words are cut. Equal for one
+// tokenizer in different files.
 std::uint64_t tokenizer_hash(const text::Tokenizer& tokenizer);
 
-// In pieces of any size: checksum(b, checksum(a)) == checksum(ab).
+// Works in pieces of any size: checksum(b, checksum(a)) == checksum(ab).
 inline constexpr std::uint64_t kChecksumStart = 0xCBF29CE484222325ull;
 std::uint64_t token_checksum(std::span<const std::byte> bytes,
                              std::uint64_t before = kChecksumStart);
@@ -61,10 +62,10 @@ struct ShardHeader {
 // kShardHeaderBytes bytes.
 std::string shard_header_bytes(const ShardHeader& header);
 
-// One shard. Trusts nothing: the header against the size of the file when it is opened, ids against
-// the vocabulary when they are read, and that they are still there: of a file ids come by
-// MappedFile::read(), so that one that is cut while a run goes on is an Error, and the run can save
-// its last step. Any number of threads may read.
+// One shard. Trusts nothing: the header is checked against the file size when it is opened, ids
+// against the vocabulary when they are read. Ids of a file are read with MappedFile::read(), so
+// that a file truncated during a run is an Error, and the run can save its last step. Thread-safe
+// for reading.
 class Shard {
   public:
     static Shard open(const std::string& path);
@@ -74,15 +75,15 @@ class Shard {
     const ShardHeader& header() const { return header_; }
     std::uint64_t tokens() const { return header_.tokens; }
     const std::string& name() const { return name_; }
-    // Ids [first, first + out.size()). Throws Error where one is not below the vocabulary, or
-    // cannot be read any more.
+    // Ids [first, first + out.size()). Throws Error if one is not below the vocabulary, or can no
+    // longer be read.
     void read(std::uint64_t first, std::span<std::int32_t> out) const;
-    // Reads all of it: throws Error where the checksum is not the header's. `more(bytes)` is told
-    // of every piece that was read; false: that is enough.
+    // Reads all of it: throws Error if the checksum is not the header's. `more(bytes)` is called
+    // for every piece that was read; false: stop.
     void verify(const std::function<bool(std::uint64_t bytes)>& more = {}) const;
 
   private:
-    // Bytes of ids, from byte `at` of them on.
+    // Copies bytes of ids, starting at byte `at`.
     void copy(std::uint64_t at, std::span<std::byte> out) const;
 
     std::string name_;
@@ -91,14 +92,14 @@ class Shard {
     ShardHeader header_;
 };
 
-// What a split came from.
+// The source of a split.
 struct SplitStats {
     std::uint64_t documents = 0;
     std::uint64_t bytes = 0;   // of the documents' text, without separators: for bits per byte
     std::uint64_t tokens = 0;  // end tokens included
 };
 
-// The shards of one split as one row of ids.
+// The shards of one split as one sequence of ids.
 class Shards {
   public:
     Shards() = default;
@@ -107,7 +108,7 @@ class Shards {
     std::uint64_t tokens() const { return starts_.empty() ? 0 : starts_.back(); }
     const SplitStats& stats() const { return stats_; }
     const std::vector<Shard>& shards() const { return shards_; }
-    // Across the ends of shards.
+    // Reads across the ends of shards.
     void read(std::uint64_t first, std::span<std::int32_t> out) const;
 
   private:
@@ -117,25 +118,25 @@ class Shards {
 };
 
 // A data folder. Throws Error (input) naming what is wrong: no index, a shard that is missing,
-// truncated or of another tokenizer, counts that differ from the index. The ids themselves are
-// looked at by verify().
+// truncated or of another tokenizer, counts that differ from the index. Ids are checked by
+// verify().
 struct Dataset {
     std::string folder;
     std::string tokenizer_path;  // folder/tokenizer.json
     std::uint32_t vocab = 0;
     std::int32_t end_token = 0;
     std::uint64_t tokenizer_hash = 0;
-    std::uint64_t hash = 0;  // of all of the data: the same for the same ids in the same order
+    std::uint64_t hash = 0;  // of all data: equal for the same ids in the same order
     Shards train;
     Shards val;  // may have no tokens
 
     static Dataset open(const std::string& folder);
-    // Every id of both splits against the checksums: reads all of it, a shard a thread. `progress`
-    // is called by this thread alone. Throws Error (input) naming the shard.
+    // Checks all ids of both splits against the checksums: reads everything, one shard per thread.
+    // `progress` is called only on this thread. Throws Error (input) naming the shard.
     void verify(ThreadPool& pool, const Progress& progress = {}) const;
-    // The folder's own. Throws Error (input) where it is not the one that the data was packed with.
+    // The folder's own tokenizer. Throws Error (input) if the data was packed with another one.
     std::shared_ptr<const text::Tokenizer> open_tokenizer() const;
-    // Throws Error where `tokenizer` is not the one that the data was packed with.
+    // Throws Error if the data was packed with another tokenizer than `tokenizer`.
     void check_tokenizer(const text::Tokenizer& tokenizer, const std::string& name) const;
 };
 

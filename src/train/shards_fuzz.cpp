@@ -1,4 +1,4 @@
-// Whatever the bytes are: a shard whose every id can be read, or an input error.
+// Any bytes: either a shard whose every id can be read, or an input error.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             const std::span part(ids.data(), static_cast<std::size_t>(count));
             try {
                 shard.read(at, part);
-            } catch (const mr::Error&) {  // an id outside the vocabulary; what follows may be good
+            } catch (const mr::Error&) {  // an id outside the vocabulary; later ones may be good
                 continue;
             }
             for (const std::int32_t id : part) {

@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 constexpr int kStateVersion = 1;
 
-// Of what state.json says, however it is written, but for this hash.
+// Hash of state.json's content, regardless of its formatting, without the hash itself.
 std::uint64_t content_hash(JsonValue state) {
     std::string text = "{";
     for (const auto& [key, value] : state.items()) {
@@ -58,7 +58,7 @@ std::string state_text(const TrainState& state, const StateHashes& hashes) {
     for (const TrainState::Sample& sample : state.samples) {
         out["samples"].push_back({{"step", sample.step}, {"text", sample.text}});
     }
-    // A sample may be any bytes; JSON may not.
+    // A sample may have any bytes; JSON needs UTF-8.
     const auto text = [&] {
         return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
     };

@@ -1,4 +1,4 @@
-// state.json of a checkpoint: what of a run's state is no tensor, and hashes of the other files.
+// state.json of a checkpoint: the state of a run besides tensors, and hashes of the other files.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct StateHashes {
 std::uint64_t text_hash(std::string_view text);
 std::string state_text(const TrainState& state, const StateHashes& hashes);
 
-// Nothing is wrong with the checkpoint.
+// The checkpoint is good, but of another version.
 struct OtherVersion : Error {
     explicit OtherVersion(const Error& error) : Error(error) {}
 };
@@ -27,7 +27,7 @@ struct OtherTokenizer : OtherVersion {
     using OtherVersion::OtherVersion;
 };
 
-// A state.json, field by field. What is not as it must be is an Error (input) that names it.
+// A state.json, field by field. Invalid content is an Error (input) that names the field.
 class StateFile {
   public:
     explicit StateFile(std::string path);
@@ -37,7 +37,7 @@ class StateFile {
     double number(const char* key) const;
     std::uint64_t hash(const char* key) const;
     bool has(const char* key) const { return json_.root().contains(key); }
-    // That the text is the one whose hash this is; checkpoints of before there was one have none.
+    // Checks that the text has this hash; older checkpoints have none.
     void check(const char* key, std::uint64_t found, const std::string& of) const;
     void check_content() const;
     Error bad(const char* key, const char* problem) const;

@@ -13,7 +13,7 @@ namespace mr::train {
 std::optional<StoryFloor> story_floor(const Shards& split, std::int32_t end_token,
                                       const text::Tokenizer& tokenizer, std::uint64_t most) {
     constexpr std::uint64_t kPiece = 1 << 14;       // tokens that are read at once
-    constexpr std::size_t kLongestStory = 1 << 12;  // tokens: what is longer is none
+    constexpr std::size_t kLongestStory = 1 << 12;  // tokens: longer ones are not stories
     StoryFloor floor;
     std::uint64_t tokens = 0;
     double nats = 0;

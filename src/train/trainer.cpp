@@ -20,14 +20,14 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kWatchedAfter = 5;  // steps of a process
 
-// While one lives, other ranks give what they have of the state, however a save ends.
+// During its lifetime, other ranks serve their parts of the state, however a save ends.
 class Serving {
   public:
     explicit Serving(model::TrainEngine& engine) : engine_(engine) {}
     ~Serving() {
         try {
             if (engine_.shares_state()) engine_.end_serving();
-        } catch (...) {  // a rank that is gone: the next step says so
+        } catch (...) {  // a lost rank: the next step reports it
             return;
         }
     }
@@ -41,14 +41,14 @@ constexpr std::uint64_t kValidationNoise = 0x7A11D;
 
 }  // namespace
 
-// ids [batch, seq + 1] as inputs and targets, or [batch, seq] with tokens to be filled in; rows
-// that are not there do not count.
+// Writes ids [batch, seq + 1] as inputs and targets, or [batch, seq] with masked tokens; missing
+// rows do not count.
 void Run::fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t rows,
                     std::uint64_t batch, bool validation) {
     const std::span<std::int32_t> host = engine_->ops().host_slot(slot);
     if (o_.diffusion()) {
         const model::TrainShape& shape = engine_->options().shape;
-        // A validation has the same noise every time, whatever the run's seed, and gives the bound.
+        // Validation has the same noise every time, whatever the run's seed, and gives the bound.
         const NoiseOptions noise{.seed = validation ? kValidationNoise : o_.seed,
                                  .mask = mask_,
                                  .complementary = !validation && o_.copies() > 1};
@@ -70,8 +70,8 @@ void Run::fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t ro
     engine_->put(slot);
 }
 
-// The next batch goes to the slot that the next pass will use. Where it cannot be read, that pass
-// fails, not the step that is being computed.
+// Sends the next batch to the slot of the next pass. If it cannot be read, that pass fails, not the
+// current step.
 void Run::load_next() {
     try {
         const Prefetcher::Batch batch = prefetcher_->next();
@@ -93,7 +93,7 @@ void Run::run_passes(StepMetrics& out, std::int64_t step) {
         if (unread_) std::rethrow_exception(unread_);
         if (o_.diffusion()) out.masked = out.masked.value_or(0) + engine_->counted(slot_);
         engine_->accumulate(slot_, pass_scale(), (i + 1) % o_.grain_passes() == 0);
-        // While that computes, the next one comes, if there is one.
+        // Meanwhile the next batch is loaded, if there is one.
         next_slot(step < o_.steps || i + 1 < here);
     }
 }
@@ -115,7 +115,7 @@ StepMetrics Run::one_step(std::int64_t step) {
     adamw.weight_decay = static_cast<float>(o_.weight_decay);
     adamw.clip = static_cast<float>(o_.clip);
     adamw.seed = o_.seed;
-    adamw.step = step - state_.skipped;  // updates that there were, and this one
+    adamw.step = step - state_.skipped;  // number of updates, with this one
     updating_ = true;
     const model::TrainEngine::StepResult result = engine_->update(adamw);
     updating_ = false;
@@ -151,8 +151,8 @@ void Run::save() {
     if (events_.saved) events_.saved(state_.step, checkpoints_.folder(state_.step));
 }
 
-// On the way: a disk may have room again by the next time, and ending now would lose what was done
-// since the last one.
+// In the middle of a run: the disk may have room again next time, and ending now would lose the
+// steps since the last checkpoint.
 void Run::try_to_save() {
     try {
         save();
@@ -163,8 +163,8 @@ void Run::try_to_save() {
     }
 }
 
-// Something failed, but the parameters are those of a whole step. What failed first is what is
-// told.
+// Something failed, but the parameters are those of a whole step: save them. The first error is the
+// one reported.
 void Run::rescue() noexcept {
     if (!comm_.alone()) return;  // others are at another step, or gone
     if (updating_ || not_saved_ == state_.step || state_.step == started_at_) return;
@@ -175,7 +175,7 @@ void Run::rescue() noexcept {
         } catch (const std::exception& error) {
             say(fmt::format("step {} could not be saved: {}", state_.step, error.what()));
         }
-    } catch (...) {  // events may throw what they like
+    } catch (...) {  // events may throw anything
         return;
     }
 }
@@ -185,7 +185,7 @@ void Run::start_reading() {
     const auto here = static_cast<std::uint64_t>(passes_here());
     const auto replicas = static_cast<std::uint64_t>(grid_.replicas);
     const auto mine = static_cast<std::uint64_t>(replica());
-    // Neighbouring grains, or those that gradients in shares are added up from.
+    // Adjacent grains, or every ranks()th with sharded gradients.
     const bool in_turn = engine_->options().stage() >= 2;
     const BatchOrder order{.here = here,
                            .all = static_cast<std::uint64_t>(passes()),
@@ -197,7 +197,7 @@ void Run::start_reading() {
     load_next();
 }
 
-// A line about the step that was done.
+// Reports the step that was done.
 void Run::tell(const StepMetrics& metrics) {
     if (!events_.step) return;
     const double tokens = static_cast<double>(o_.tokens_per_step());
@@ -212,10 +212,10 @@ void Run::tell(const StepMetrics& metrics) {
                                           engine_->spec(), o_.seq))});
 }
 
-// A step and what is due after it.
+// A step and everything due after it.
 void Run::whole_step() {
-    hold_back_memory_again();  // a sample, a report or a save may have run out of memory
-    // On a GPU the stages of one step are timed, when everything has been used once.
+    hold_back_memory_again();  // a sample, a report or a save may have used the reserve
+    // On a GPU the stages of one step are timed, after everything has run once.
     const bool watch = engine_->ops().on_device() && state_.step == started_at_ + kWatchedAfter;
     const Ledger before = watch ? engine_->ledger() : Ledger();
     if (watch) engine_->ops().watch();
@@ -238,7 +238,7 @@ void Run::whole_step() {
                 m.bits_per_byte = made->bits_per_byte;
             }
         } catch (...) {
-            failed = std::current_exception();  // the step has its line all the same
+            failed = std::current_exception();  // the step still gets its line
         }
         if (m.val_loss) {
             state_.val_loss = m.val_loss;
@@ -266,7 +266,7 @@ void Run::whole_step() {
 void Run::train_steps() {
     if (state_.step >= o_.steps) return;
     start_reading();
-    data_wait_ = prefetcher_->wait_seconds();  // nothing to overlap the first one with
+    data_wait_ = prefetcher_->wait_seconds();  // nothing overlaps the first one
     const double waited_before = data_wait_;
     try {
         while (state_.step < o_.steps && !interrupted_ && !stuck_) whole_step();
@@ -276,9 +276,9 @@ void Run::train_steps() {
     }
     data_wait_ -= waited_before;
     if (!stuck_) return;
-    // Not saved: it would push out checkpoints from before the trouble.
+    // Not saved: it would displace checkpoints from before the trouble.
     try_to_report();
-    if (!comm_.first()) comm_.barrier();  // the first rank says so, and ends all
+    if (!comm_.first()) comm_.barrier();  // the first rank reports it, and ends all
     throw Error::input(
         {.file = o_.out,
          .field = "step",
@@ -289,8 +289,8 @@ void Run::train_steps() {
                    "longer --warmup, or look at the data"});
 }
 
-// What a stop cut short at the last step, and the report. Where nothing was done, the page that is
-// there says more: stages and times are those of the process that writes it.
+// Validation that a stop prevented at the last step, and the report. If nothing was done, the
+// existing report is better: stages and times are those of the process that writes it.
 void Run::finish() {
     make_missed_validation();
     if (!comm_.first()) return;
@@ -317,7 +317,7 @@ TrainResult Run::go(RunFolder* folder) {
     open_folder();
     saved_ = resumed_ ? state_.step : -1;
     started_at_ = state_.step;
-    const std::string pipeline = pipeline_plan();  // all ranks make it
+    const std::string pipeline = pipeline_plan();  // all ranks take part
     if (events_.begun) {
         events_.begun(
             {engine_->spec(), o_, plan(), state_.step, recompute_cost(), comm_.size(), pipeline});
@@ -383,7 +383,7 @@ TrainResult Run::go(RunFolder* folder) {
 
 namespace {
 
-// What ranks but the first tell.
+// The events of ranks other than the first.
 TrainEvents quiet(const TrainEvents& events) {
     TrainEvents out;
     out.saving = events.saving;
@@ -420,7 +420,7 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
     const TrainEvents others = quiet(events);
     const TrainEvents& told = ranks.first() ? events : others;
     const Checkpoints checkpoints(run);
-    if (checkpoints.steps().empty()) {  // before anything is made in a folder that is no run
+    if (checkpoints.steps().empty()) {  // before anything is made in a folder that is not a run
         if (const std::string whole = model::run_of_checkpoint(run); !whole.empty()) {
             throw Error::input(
                 {.file = run,
@@ -455,7 +455,7 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
             again.settle();
             return again.go(folder.get());
         } catch (const DamagedCheckpoint& error) {
-            // The one before it may be good; if none is, the newest is what is told of.
+            // An earlier one may be good; if none is, the newest is reported.
             damaged.push_back({*step, error});
         }
     }

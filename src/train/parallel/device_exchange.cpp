@@ -1,4 +1,4 @@
-// Without CUDA there is none, and no link between stages on GPUs.
+// Stand-ins for a build without CUDA.
 #include "train/parallel/device_exchange.h"
 
 #include "core/cuda/device.h"

@@ -55,7 +55,7 @@ class DeviceExchange final : public TimedExchange {
         try {
             stream_.synchronize();
         } catch (const Error&) {
-            // The call that computed has thrown it, or is throwing it.
+            // The operation that failed has thrown this error, or is throwing it.
         }
     }
     DeviceExchange(const DeviceExchange&) = delete;
@@ -63,7 +63,7 @@ class DeviceExchange final : public TimedExchange {
 
     int rank() const override { return comm_.rank(); }
     int ranks() const override { return comm_.size(); }
-    // By now the engine has compared its plan, this room included, with what is free.
+    // By now the engine has checked its plan, including this buffer, against free memory.
     void attach(const cuda::Stream* training) override {
         training_ = training;
         if (room_) return;
@@ -98,7 +98,7 @@ class DeviceExchange final : public TimedExchange {
     void send(int to, std::span<const std::byte> data) override { comm_.send(to, data); }
     void receive(int from, std::span<std::byte> data) override { comm_.receive(from, data); }
 
-    // Of the device, whatever the pieces are.
+    // On the device, independent of the pieces.
     std::uint64_t memory_bytes(std::span<const comm::Shards>, bool) const override {
         return static_cast<std::uint64_t>(room_count_) * sizeof(float);
     }
@@ -172,7 +172,7 @@ class DeviceExchange final : public TimedExchange {
             std::exception_ptr failure;
             double took = 0;
             try {
-                link_->wait(job.ready);  // gradients come later; the clock begins with them
+                link_->wait(job.ready);  // gradients come later; the clock starts with them
                 const Moment start = Moment::now();
                 exchange(job);
                 stream_.record(job.done);
@@ -271,21 +271,21 @@ class DeviceExchange final : public TimedExchange {
 
     comm::Comm& comm_;
     const DeviceExchangeOptions options_;
-    std::unique_ptr<comm::Comm> messages_;  // the thread's
+    std::unique_ptr<comm::Comm> messages_;  // for the thread
     std::unique_ptr<comm::DeviceLink> link_;
     const cuda::Stream* training_ = nullptr;
     cuda::Stream stream_;
     cuda::DeviceArena memory_;
-    float* room_ = nullptr;  // f32 [room_count_]: what others send
+    float* room_ = nullptr;  // f32 [room_count_]: received from others
     std::int64_t room_count_ = 0;
-    std::int64_t limit_ = 0;  // elements of a share that travel at once
+    std::int64_t limit_ = 0;  // elements of a share sent at once
 
     std::vector<Piece> open_;  // not yet sent
     std::int64_t open_bytes_ = 0;
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Job> queue_;
-    Ticket begun_ = kNothing, last_ = kNothing, done_ = kNothing;  // pieces: the last of each
+    Ticket begun_ = kNothing, last_ = kNothing, done_ = kNothing;  // the last piece of each state
     std::exception_ptr failure_;
     bool stop_ = false;
     double busy_ = 0, waited_ = 0;

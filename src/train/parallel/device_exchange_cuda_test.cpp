@@ -1,4 +1,4 @@
-// Gradients of ranks that share a GPU: ranks are threads here, each with a stream of its own.
+// Gradients of ranks that share a GPU: ranks are threads here, each with its own stream.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -56,7 +56,7 @@ class Pieces {
     std::vector<float*> at_;
 };
 
-// Pieces shorter and longer than a bucket, whole sums and shares alone, and what is gathered.
+// Pieces shorter and longer than a bucket, whole sums, only shares, and gathered pieces.
 TEST_F(DeviceExchangeTest, SumsAreATreeOverRanks) {
     const std::vector<std::int64_t> sizes{1, 0, 7, 100003, 1024, 300000, 3};
     for (const int ranks : {2, 4}) {
@@ -64,7 +64,7 @@ TEST_F(DeviceExchangeTest, SumsAreATreeOverRanks) {
             on_ranks(ranks, [&](comm::Comm& comm) {
                 const auto exchange = make_device_exchange(comm, {.bucket = bucket});
                 EXPECT_NE(exchange->about().find("host memory"), std::string::npos);
-                for (int step = 0; step < 2; ++step) {  // it can be used again
+                for (int step = 0; step < 2; ++step) {  // it can be reused
                     const bool whole = step == 0;
                     const Pieces pieces(sizes, comm.rank(), step);
                     exchange->attach(&pieces.stream);
@@ -98,7 +98,7 @@ TEST_F(DeviceExchangeTest, SumsAreATreeOverRanks) {
     }
 }
 
-// Gradients that are written behind much other work are waited for.
+// Waits for gradients that are written after much other work.
 TEST_F(DeviceExchangeTest, WaitsForTheStreamThatMakesThem) {
     constexpr std::int64_t kCount = 1 << 20;
     on_ranks(2, [&](comm::Comm& comm) {
@@ -140,14 +140,14 @@ TEST_F(DeviceExchangeTest, ASilentRankIsNamed) {
         0.5);
 }
 
-// Without NCCL there is no sum of its own.
+// Without NCCL its sum is not available.
 TEST_F(DeviceExchangeTest, FastSumsNeedNccl) {
     on_ranks(2, [&](comm::Comm& comm) {
         EXPECT_THROW(make_device_exchange(comm, {.fast = true}), Error);
     });
 }
 
-// One rank is its own neighbour.
+// A single rank is its own neighbour.
 TEST_F(DeviceExchangeTest, NcclBringsPiecesAndAddsUp) {
     if (const std::string why = comm::why_no_nccl(); !why.empty()) GTEST_SKIP() << why;
     comm::Comm comm;
@@ -181,7 +181,7 @@ TEST_F(DeviceExchangeTest, NcclBringsPiecesAndAddsUp) {
     }
 }
 
-// Against the tree on the host.
+// Compares with the tree on the host.
 TEST_F(DeviceExchangeTest, KernelsAddUpAsTheHostDoes) {
     for (const int ranks : {2, 8, 64, 128, 512}) {
         for (const std::int64_t count : {1, 1024, 100003}) {

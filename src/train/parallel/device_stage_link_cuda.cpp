@@ -1,6 +1,6 @@
-// Stages of a pipeline on GPUs. A stage has up to four lanes: to and from the stage before it, to
-// and from the one behind it. Each has a stream and a thread of its own and connects two ranks
-// alone, so that no message waits for another one that the other end does not want yet.
+// Pipeline stages on GPUs. A stage has up to four lanes: to and from the stage before it, to and
+// from the one after it. Each has its own stream and thread and connects only two ranks, so that no
+// message waits for another one that the other end does not want yet.
 #include <algorithm>
 #include <array>
 #include <condition_variable>
@@ -25,8 +25,8 @@ class DeviceStageLink final : public TimedLink {
     DeviceStageLink(comm::Comm& comm, const std::vector<int>& ranks, int first)
         : between_(comm.split(ranks, first + 5)) {
         const int me = between_->rank(), last = between_->size() - 1;
-        // Neighbouring pairs have different channels: a stage is in two of them. All stages make
-        // theirs from the first on, so that none waits for one that waits for it.
+        // Neighbouring pairs have different channels: a stage is in two of them. All stages create
+        // theirs in order from the first on, so that there is no deadlock.
         const auto lane = [&](int pair, bool forth) {
             const std::array both = {ranks[static_cast<std::size_t>(pair)],
                                      ranks[static_cast<std::size_t>(pair) + 1]};
@@ -58,7 +58,7 @@ class DeviceStageLink final : public TimedLink {
         try {
             for (const auto& lane : lanes_) lane->stream.synchronize();
         } catch (const Error&) {
-            // The call that computed has thrown it, or is throwing it.
+            // The operation that failed has thrown this error, or is throwing it.
         }
     }
     DeviceStageLink(const DeviceStageLink&) = delete;
@@ -198,13 +198,13 @@ class DeviceStageLink final : public TimedLink {
 
     std::unique_ptr<comm::Comm> between_;
     std::vector<std::unique_ptr<Lane>> lanes_;
-    std::unique_ptr<Lane> ends_;  // of the first and the last stage
+    std::unique_ptr<Lane> ends_;  // between the first and the last stage
     const cuda::Stream* training_ = nullptr;
 
     std::mutex mutex_;
     std::condition_variable changed_;
     Ticket last_ = kNone;
-    std::map<Ticket, cuda::Event> begun_;  // what was not waited for yet: when it is there
+    std::map<Ticket, cuda::Event> begun_;  // not yet waited for; the event of completion
     std::exception_ptr failure_;
     bool stop_ = false;
     std::deque<Stall> stalls_;  // since the last meet()

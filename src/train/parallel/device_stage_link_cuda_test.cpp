@@ -1,4 +1,4 @@
-// Stages that share a GPU: ranks are threads here, each with a stream of its own.
+// Stages that share a GPU: ranks are threads here, each with its own stream.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -51,7 +51,7 @@ struct Stage {
     std::unique_ptr<TimedLink> link;
 };
 
-// What is asked for early does not hold up what others want, in either direction.
+// A receive requested early does not block other transfers, in either direction.
 TEST_F(DeviceStageLinkTest, NeighboursSendBothWaysInOrder) {
     for (const int stages : {2, 4}) {
         on_ranks(stages, [&](comm::Comm& comm) {
@@ -101,7 +101,7 @@ TEST_F(DeviceStageLinkTest, NeighboursSendBothWaysInOrder) {
     }
 }
 
-// What is sent is what the operations before made of it.
+// A send waits for the operations before it.
 TEST_F(DeviceStageLinkTest, WaitsForTheStreamThatComputes) {
     on_ranks(2, [&](comm::Comm& comm) {
         Stage stage(comm);
@@ -116,7 +116,7 @@ TEST_F(DeviceStageLinkTest, WaitsForTheStreamThatComputes) {
             stage.stream.on_device(x.data, room.data, x.bytes());
             const auto ticket = stage.link->send(1, x);
             stage.link->wait(ticket);
-            stage.stream.fill(x.data, 0, x.bytes());  // behind what leaves
+            stage.stream.fill(x.data, 0, x.bytes());  // after the send
         }
         stage.link->meet();
     });

@@ -8,7 +8,7 @@
 namespace mr::train {
 namespace {
 
-// Shorter pieces travel together: a message costs as much as some of its bytes.
+// Shorter pieces are sent together: a message has a fixed cost.
 constexpr std::size_t kPacked = std::size_t{1} << 18;  // bytes
 
 }  // namespace
@@ -117,7 +117,7 @@ void Exchange::work() {
     }
 }
 
-// The order of a sum is that of the ranks, so it does not matter what travels together.
+// Sums are in the order of ranks, so it does not matter which pieces are sent together.
 void Exchange::reduce(const Bucket& bucket) {
     const auto packs = [](const Piece& piece) {
         return piece.kind == Kind::sum && piece.elements.size_bytes() < kPacked;

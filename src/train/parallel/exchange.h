@@ -1,5 +1,5 @@
-// The gradients of several ranks, in host memory, added up by a thread of its own while the
-// backward pass goes on.
+// Sums the gradients of several ranks, in host memory, on its own thread while the backward pass
+// continues.
 #pragma once
 
 #include <condition_variable>
@@ -18,8 +18,8 @@ namespace mr::train {
 
 class Exchange final : public TimedExchange {
   public:
-    // Elements are sent as soon as `bucket` bytes of them are there, or are waited for. Between
-    // add_up() or collect() and wait() or finish() `comm` is the thread's.
+    // Elements are sent as soon as there are `bucket` bytes of them, or when they are waited for.
+    // Between add_up() or collect() and wait() or finish() `comm` belongs to the thread.
     Exchange(comm::Comm& comm, std::int64_t bucket);
     ~Exchange() override;
 
@@ -38,7 +38,7 @@ class Exchange final : public TimedExchange {
 
     double busy_seconds() const override { return busy_; }
     double waited_seconds() const override { return waited_; }
-    // What it has taken, for tests: nothing may be under way.
+    // Memory taken so far, for tests: nothing may be in flight.
     std::uint64_t memory_taken() const {
         return packed_.capacity() * sizeof(float) + comm_.room_bytes();
     }
@@ -66,13 +66,13 @@ class Exchange final : public TimedExchange {
     const std::int64_t bucket_bytes_;
     Bucket open_;  // not yet sent
     std::int64_t open_bytes_ = 0;
-    Ticket begun_ = kNothing, sent_ = kNothing;  // the last piece, and that of a bucket
+    Ticket begun_ = kNothing, sent_ = kNothing;  // last piece begun, last piece put into a bucket
     std::vector<float> packed_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Bucket> queue_;
-    Ticket queued_ = kNothing, done_ = kNothing;  // the last piece of each
+    Ticket queued_ = kNothing, done_ = kNothing;  // last piece of each state
     std::exception_ptr failure_;
     bool stop_ = false;
     double busy_ = 0, waited_ = 0;

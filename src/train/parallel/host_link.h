@@ -1,5 +1,5 @@
-// Stages of a pipeline whose tensors lie in host memory: a thread of its own looks after what is on
-// its way, while the stage computes.
+// A link between pipeline stages whose tensors lie in host memory: its thread handles the transfers
+// while the stage computes.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@ namespace mr::train {
 
 class HostLink final : public TimedLink {
   public:
-    // Two channels of the same ranks, by stage: `passes` is the thread's, `between` the caller's.
+    // Two channels of the same ranks, by stage: `passes` for the thread, `between` for the caller.
     HostLink(std::unique_ptr<comm::Comm> passes, std::unique_ptr<comm::Comm> between);
-    // What is still on its way is given up.
+    // Abandons transfers in flight.
     ~HostLink() override;
 
     Ticket send(int stage, Tensor x) override;
@@ -55,8 +55,8 @@ class HostLink final : public TimedLink {
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::deque<Order> orders_;       // that the thread has not begun
-    std::map<Ticket, int> pending_;  // not done: the stage that each is to or from
+    std::deque<Order> orders_;       // not begun by the thread yet
+    std::map<Ticket, int> pending_;  // not done: the stage of each transfer
     Ticket last_ = kNone;
     std::exception_ptr failure_;
     std::atomic<bool> stop_ = false;

@@ -74,7 +74,7 @@ double played_bubble(PipeSchedule schedule, int stages, int passes, double forwa
     std::vector<std::vector<PipeOp>> ops;
     ops.reserve(p);
     for (int s = 0; s < stages; ++s) ops.push_back(stage_ops(schedule, s, stages, passes));
-    // When each operation ended; below 0: not yet.
+    // End time of each operation; below 0: not yet.
     std::vector<std::vector<double>> forwards(p, std::vector<double>(m, -1)), backwards = forwards;
     std::vector<std::size_t> next(p, 0);
     std::vector<double> now(p, 0);

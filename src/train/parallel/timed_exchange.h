@@ -1,4 +1,4 @@
-// An exchange of gradients as a run uses it.
+// An exchange of gradients with the times that a run reports.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace mr::train {
 
 class TimedExchange : public model::GradExchange {
   public:
-    // So far: what its thread worked, and how long it was waited for.
+    // So far: time its thread worked, and time spent waiting for it.
     virtual double busy_seconds() const = 0;
     virtual double waited_seconds() const = 0;
-    virtual std::string about() const { return ""; }  // how data travels; empty: as everywhere
+    virtual std::string about() const { return ""; }  // how data travels; empty: the default
 };
 
 }  // namespace mr::train

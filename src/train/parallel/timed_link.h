@@ -1,4 +1,4 @@
-// A link between stages as a run uses it.
+// A link between stages with the times that a run reports.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,17 @@ namespace mr::train {
 
 class TimedLink : public model::StageLink {
   public:
-    // The passes of a step begin: what was waited for before is not theirs.
+    // The passes of a step begin: earlier waiting time does not count.
     virtual void begin() {}
-    // Until all stages are here: with nothing on its way.
+    // Waits until all stages are here, with nothing in flight.
     virtual void meet() = 0;
-    // So far, up to the last meet(): how long this stage had to wait for others.
+    // Total up to the last meet(): time this stage waited for others.
     virtual double waited_seconds() const = 0;
 };
 
-// Stages whose tensors lie on GPUs. ranks: of `comm`, which outlives it, by stage; all of them call
-// it. Channels from `first` on, kDeviceLinkChannels of them, are its own. Throws Error (device),
-// LostRank.
+// A link for stages whose tensors lie on GPUs. ranks: of `comm`, which must outlive it, by stage;
+// all of them call this. It owns kDeviceLinkChannels channels from `first` on. Throws Error
+// (device), LostRank.
 inline constexpr int kDeviceLinkChannels = 6;
 std::unique_ptr<TimedLink> make_device_stage_link(comm::Comm& comm, const std::vector<int>& ranks,
                                                   int first);

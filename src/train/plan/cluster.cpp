@@ -13,7 +13,8 @@ namespace {
 constexpr double kTera = 1e12, kGiga = 1e9;
 constexpr std::uint64_t kMiB = 1 << 20;
 
-// NCCL's constants of its protocol for many bytes (graph/tuning): a call, and a step of a ring.
+// NCCL's constants for its protocol for large messages (graph/tuning): a call, and a step of a
+// ring.
 constexpr double kCall = 8.4e-6;
 constexpr double kNvlinkStep = 3.4e-6, kPcieStep = 5.7e-6, kNetStep = 14e-6;
 
@@ -66,7 +67,7 @@ std::optional<DeviceSpec> device_of_driver_name(std::string_view name) {
 }
 
 Group group_of(const ClusterSpec& cluster, int ranks, int stride) {
-    // GPUs are numbered node by node, so a node has every stride-th of its own.
+    // GPUs are numbered node by node, so a node holds every stride-th of its GPUs.
     const int inside = std::clamp(cluster.node / stride, 1, ranks);
     return {inside, (ranks + inside - 1) / inside};
 }
@@ -80,12 +81,12 @@ double collective_seconds(const ClusterSpec& cluster, const Group& group, double
                           double calls, Rounds rounds) {
     if (group.ranks() <= 1 || bytes <= 0) return 0;
     const double inside = group.inside, nodes = group.nodes;
-    // A ring inside of a node. Between nodes a tree, whose depth counts: NCCL leaves the ring where
-    // there are many.
+    // A ring inside a node. Between nodes a tree, whose depth counts: NCCL does not use a ring for
+    // many nodes.
     const double depth = std::bit_width(static_cast<unsigned>(group.nodes - 1));
     const double steps = (inside - 1) * cluster.device.step_node + depth * kNetStep;
-    // Of what a node sends, each GPU's card sends its part, while the links inside of the node are
-    // busy with the next piece: the slower of the two counts.
+    // Each GPU's network card sends its part of the node's data while the links inside the node
+    // handle the next piece: the slower of the two counts.
     const double in_node = (inside - 1) / inside * bytes / (kLinkShare * cluster.link_node);
     const double between = (nodes - 1) / nodes * bytes / inside / (kLinkShare * cluster.link_net);
     const int times = static_cast<int>(rounds);

@@ -1,4 +1,4 @@
-// The machines of a plan: what a GPU and its links are said to do, and how long collectives take.
+// The machines of a plan: published figures of a GPU and its links, and the time of collectives.
 // Nothing here asks a device: a plan is made before there is one.
 #pragma once
 
@@ -11,47 +11,47 @@ namespace mr::plan {
 
 struct DeviceSpec {
     const char* name;      // as --device takes it
-    double peak;           // FLOP/s of dense bf16 products with f32 sums, as published
+    double peak;           // FLOP/s of dense bf16 GEMMs with f32 sums, as published
     double bandwidth;      // bytes/s of its memory, as published
     std::uint64_t memory;  // bytes, as its driver reports them
-    double link_node;      // bytes/s to the others of its node, each direction, as usual
-    double link_net;       // bytes/s to other nodes, each direction, as usual
-    double step_node;      // seconds of a step of a ring inside of a node
-    double products;       // share of `peak` that a step's products reach
+    double link_node;      // bytes/s to the others in its node, each direction, typical
+    double link_net;       // bytes/s to other nodes, each direction, typical
+    double step_node;      // seconds of a ring step inside a node
+    double products;       // share of `peak` that a step's GEMMs reach
     double attention64;    // ... attention, heads of up to 64 elements
     double attention128;   // ... larger heads
     double passes;         // share of `bandwidth` that norms, activations, AdamW reach
-    double uncertainty;    // of the four shares together, as a part of the time
+    double uncertainty;    // of the four shares together, as a share of the time
     bool measured;         // this project measured the shares on this device
 };
 
-// None: the name is not known. known_devices() lists the names.
+// None: unknown name. known_devices() lists the names.
 std::optional<DeviceSpec> find_device(std::string_view name);
 std::string known_devices();
-// The device whose name is a part of what a driver calls it: "NVIDIA H200" is h200.
+// The device whose name is part of the driver's name: "NVIDIA H200" is h200.
 std::optional<DeviceSpec> device_of_driver_name(std::string_view name);
 
 struct ClusterSpec {
     DeviceSpec device;
     int gpus = 1;
-    int node = 8;          // GPUs of a node
-    double link_node = 0;  // bytes/s of a GPU, each direction, as the maker says
+    int node = 8;          // GPUs per node
+    double link_node = 0;  // bytes/s per GPU, each direction, as published
     double link_net = 0;
-    double pace = 1;  // how many times as long as by `device` a GPU computes: calibration
+    double pace = 1;  // measured time / time by `device` of a GPU: calibration
 };
 
-// Of the rate on the wire, what a collective of many bytes reaches.
+// The share of the wire rate that a collective of large messages reaches.
 inline constexpr double kLinkShare = 0.8;
-// By how much of their time links may be off.
+// Relative uncertainty of the links' time.
 inline constexpr double kLinkUncertainty = 0.3;
 
-// Ranks that communicate: so many in each of so many nodes.
+// Ranks that communicate: ranks per node, and nodes.
 struct Group {
     int inside = 1;
     int nodes = 1;
     int ranks() const { return inside * nodes; }
 };
-// `ranks` of them, every `stride`-th GPU of the cluster.
+// `ranks` of them: every `stride`-th GPU of the cluster.
 Group group_of(const ClusterSpec& cluster, int ranks, int stride);
 
 // Seconds of `calls` collectives of `bytes` together. A reduce-scatter or an all-gather goes round
@@ -59,9 +59,9 @@ Group group_of(const ClusterSpec& cluster, int ranks, int stride);
 enum class Rounds { one = 1, two = 2 };
 double collective_seconds(const ClusterSpec& cluster, const Group& group, double bytes,
                           double calls, Rounds rounds);
-// What a rank sends in it.
+// Bytes that a rank sends in it.
 double collective_sent(const Group& group, double bytes, Rounds rounds);
-// Of one message to a rank that is `stride` GPUs away.
+// Seconds of one message to a rank that is `stride` GPUs away.
 double send_seconds(const ClusterSpec& cluster, double bytes, int stride);
 
 }  // namespace mr::plan

@@ -15,8 +15,8 @@
 namespace mr::plan {
 namespace {
 
-// While a collective runs, its kernels hold so much of the multiprocessors: NCCL's 16 channels of
-// an H100's 132.
+// While a collective runs, its kernels occupy this share of the multiprocessors: NCCL's 16 channels
+// of an H100's 132.
 constexpr double kSlowedBy = 16.0 / 132;
 constexpr double kWeightBytes = 2;  // bf16
 
@@ -24,7 +24,7 @@ constexpr double kWeightBytes = 2;  // bf16
 // AdamW reads master, gradient and moments (16) and writes master, moments, copy and a zero (18).
 constexpr double optimizer_bytes(bool bf16_masters) { return bf16_masters ? 32 : 38; }
 
-// One stage's part in a step, seconds of one micro-batch.
+// One stage's part of a step, seconds of one micro-batch.
 struct Stage {
     int layers = 0;
     bool first = false, last = false;
@@ -39,7 +39,7 @@ Stage stage_of(const ClusterSpec& cluster, const Job& job, const Layout& layout,
     out.layers = layers;
     out.first = stage == 0;
     out.last = stage == layout.pipeline - 1;
-    // Of a tensor-parallel group each GPU has its part of all of it, but launches every kernel.
+    // Each GPU of a tensor-parallel group has its part of all work, but launches every kernel.
     const double tokens = job.tokens() / layout.data / layout.micro_batches / layout.tensor;
     const auto add = [&](const LayerWork& work, double times) {
         const auto of = [&](const Work& part) {
@@ -55,15 +55,15 @@ Stage stage_of(const ClusterSpec& cluster, const Job& job, const Layout& layout,
     return out;
 }
 
-// Communication of `seconds` beside computing of `beside`: what of it shows. `tail` seconds of it
-// come when nothing is left to compute.
+// The exposed part of communication of `seconds` beside computation of `beside`. `tail` seconds of
+// it come when nothing is left to compute.
 double exposed(double seconds, double beside, double tail) {
     const double waits = std::max(std::min(tail, seconds), seconds - beside);
     return waits + kSlowedBy * (seconds - waits);
 }
 
 struct DataTraffic {
-    Traffic in_steps;   // of all micro-batches but for what ends the step
+    Traffic in_steps;   // over all micro-batches, without the end of the step
     double at_end = 0;  // exposed seconds
 };
 
@@ -74,7 +74,7 @@ DataTraffic data_traffic(const ClusterSpec& cluster, const Job& job, const Layou
     const Group group = group_of(cluster, layout.data, layout.tensor);
     const double calls = stage.layers + (stage.first ? 1 : 0);  // a bucket is a layer, or the table
     const double gradient = job.exact ? 4 : 2;
-    // The table's gradient is whole when the backward has ended; of other stages, a layer's.
+    // The table's gradient is complete only when the backward ends; in other stages, a layer's.
     const double tail_part = (stage.first ? all.embedding : all.layer) / layout.tensor / parameters;
     const int passes = layout.micro_batches;
     Traffic& t = out.in_steps;
@@ -85,7 +85,7 @@ DataTraffic data_traffic(const ClusterSpec& cluster, const Job& job, const Layou
         return seconds;
     };
     if (layout.zero <= 1) {
-        // Once a step, behind the backward of the last micro-batch.
+        // Once per step, after the backward of the last micro-batch.
         const double seconds =
             add(gradient * parameters, layout.zero == 0 ? Rounds::two : Rounds::one, 1);
         out.at_end += exposed(seconds, stage.back(), tail_part * seconds);
@@ -101,11 +101,11 @@ DataTraffic data_traffic(const ClusterSpec& cluster, const Job& job, const Layou
                              exposed(beside_backward, stage.back(), 0);
         t.exposed = passes * shown;
         out.at_end += tail_part * reduce;
-        // The first layer's parameters are waited for.
+        // The first layer's parameters must be waited for.
         if (layout.zero == 3) out.at_end += tail_part * beside_forward;
     }
     if (layout.zero == 1 || layout.zero == 2) {
-        // New parameters, when the optimizer has made them.
+        // New parameters, after the optimizer.
         out.at_end += add(kWeightBytes * parameters, Rounds::one, 1);
     }
     return out;
@@ -118,13 +118,13 @@ Traffic tensor_traffic(const ClusterSpec& cluster, const Job& job, const Layout&
     const Group group = group_of(cluster, layout.tensor, 1);
     const double tokens = job.tokens() / layout.data / layout.micro_batches;
     const double bytes = 2 * tokens * job.spec.dim;
-    // Two sums of a layer forward, two backward; those of the forward again where it is repeated.
+    // Two sums per layer forward, two backward; the forward's again with recomputation.
     const double calls = stage.layers * (layout.recompute == Recompute::full ? 6 : 4) +
                          (stage.first ? 1 : 0) + (stage.last ? 1 : 0);
     const double times = layout.micro_batches;
     out.sent = times * calls * collective_sent(group, bytes, Rounds::two);
     out.seconds = times * collective_seconds(cluster, group, calls * bytes, calls, Rounds::two);
-    out.exposed = out.seconds;  // the next product waits for it
+    out.exposed = out.seconds;  // the next GEMM waits for it
     return out;
 }
 
@@ -135,16 +135,16 @@ Traffic pipeline_traffic(const ClusterSpec& cluster, const Job& job, const Layou
     const double bytes = boundary_bytes(job, layout);
     const double once = send_seconds(cluster, bytes, layout.data * layout.tensor);
     const double passes = layout.micro_batches;
-    // Forward and back, a message for each part of the layers.
+    // Forward and backward, one message for each part of the layers.
     const double messages = 2.0 * layout.interleave;
     out.sent = passes * messages * bytes;
     out.seconds = passes * messages * once;
-    // On the way in and out each stage waits for the one before it; between, what the other
-    // micro-batches do not hide.
+    // While the pipeline fills and drains, each stage waits for the one before it; between, only
+    // for what other micro-batches do not hide.
     out.exposed = 2 * (layout.pipeline - 1) * once +
                   passes * std::max(0.0, messages * once - micro_batch_seconds);
     if (job.spec.tied_embeddings) {
-        // Both ends send each other their part of the table's gradient, f32, when all is computed.
+        // Both ends exchange their parts of the table's gradient, f32, after all computation.
         const double table = 4 * all.table / layout.tensor;
         const int apart = (layout.pipeline - 1) * layout.data * layout.tensor;
         const double seconds = send_seconds(cluster, table, apart);
@@ -160,8 +160,8 @@ double optimizer_seconds(const ClusterSpec& cluster, const Job& job, const Layou
     const double own = layout.zero >= 1 ? parameters / layout.data : parameters;
     double bytes = own * optimizer_bytes(job.bf16_masters);
     if (job.exact) {
-        // A sum of two reads both and writes one: over the micro-batches of a rank, then over
-        // the parts that came from the other ranks.
+        // A sum of two reads both and writes one: over the micro-batches of a rank, then over the
+        // parts from the other ranks.
         const double summed = layout.zero >= 2 ? parameters / layout.data : parameters;
         bytes += 12 * summed * (layout.micro_batches - 1);
         if (layout.data > 1) bytes += 4 * parameters;

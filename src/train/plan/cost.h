@@ -1,4 +1,4 @@
-// What a layout of a training step costs: memory of every stage, seconds of every part.
+// The cost of a layout of a training step: memory of every stage, seconds of every part.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,29 @@
 
 namespace mr::plan {
 
-// What is trained, and by how much in a step.
+// The model to train, and the size of a step.
 struct Job {
     ModelSpec spec;
     int seq = 0;
-    std::int64_t batch = 0;     // sequences of a step, over all GPUs
-    bool bf16_masters = false;  // as train's --masters bf16
-    // Gradients are added in f32 in an order that the number of ranks does not change; else in bf16
-    // in the library's own.
+    std::int64_t batch = 0;     // sequences per step, over all GPUs
+    bool bf16_masters = false;  // as `train --masters bf16`
+    // Gradients are added in f32 in an order that does not depend on the number of ranks; else in
+    // bf16 in the library's own order.
     bool exact = true;
 
     double tokens() const { return static_cast<double>(batch) * seq; }
 };
 
-// How a step is spread. GPUs are numbered with tensor fastest, then data, then pipeline, so that
-// what talks most lies in one node. `tensor` and `interleave` above 1 are for comparison with other
-// programs: train has neither.
+// How a step is spread over GPUs. They are numbered with tensor fastest, then data, then pipeline,
+// so that the ranks that communicate most lie in one node. `tensor` and `interleave` above 1 are
+// for comparison with other programs: train has neither.
 struct Layout {
     int data = 1;        // replicas
     int pipeline = 1;    // stages
     int tensor = 1;      // GPUs that share every matrix of a stage
-    int interleave = 1;  // parts of the layers that a stage has, taken in turn
+    int interleave = 1;  // parts of the layers per stage, taken in turn
     int zero = 0;  // 1: optimizer and masters in shards; 2: gradients, too; 3: parameters, too
-    int micro_batches = 1;  // passes of a replica in a step
+    int micro_batches = 1;  // passes per replica in a step
     Recompute recompute = Recompute::none;
 
     int gpus() const { return data * pipeline * tensor; }
@@ -42,21 +42,21 @@ struct Layout {
 // Bytes of one GPU of a stage.
 struct StageMemory {
     int layers = 0;
-    double parameters = 0;   // elements that the stage has, shards or not
-    double weights = 0;      // bf16, what products read
+    double parameters = 0;   // elements of the stage, sharded or not
+    double weights = 0;      // bf16, for GEMMs
     double masters = 0;      // f32
-    double gradients = 0;    // f32; for exact sums log2(micro_batches) + 1 of them
+    double gradients = 0;    // f32; exact sums need log2(micro_batches) + 1 of them
     double optimizer = 0;    // AdamW's two moments, f32
-    double activations = 0;  // of all micro-batches on their way through the stage
+    double activations = 0;  // of all micro-batches in flight in the stage
     double workspace = 0;
-    double buffers = 0;  // of communication: layers that are gathered, sums that arrive
+    double buffers = 0;  // for communication: gathered layers, arriving sums
 
     double total() const {
         return weights + masters + gradients + optimizer + activations + workspace + buffers;
     }
 };
 
-// Bytes that a GPU sends in a step, the seconds that takes alone, and those of them in which it
+// Bytes that a GPU sends in a step, the seconds this takes alone, and the exposed part, in which it
 // waits or computes more slowly.
 struct Traffic {
     double sent = 0, seconds = 0, exposed = 0;
@@ -75,20 +75,20 @@ struct Cost {
     std::string binds() const;   // the largest part, in words
 };
 
-// Of the device's memory, what may be planned: as `bench train --batch auto`.
+// The share of a device's memory that may be planned, as in `bench train --batch auto`.
 inline constexpr double kMemoryShare = 0.95;
 bool fits(const Cost& cost, const ClusterSpec& cluster);
 
-// The layers of each stage: in order, so that the slowest is as fast as can be.
+// The layers of each stage: in order, so that the slowest is as fast as possible.
 std::vector<int> stage_layers(const ClusterSpec& cluster, const Job& job, const Layout& layout);
 
 // What is wrong with a layout, in words that name the option; empty: nothing.
 std::string layout_fault(const ClusterSpec& cluster, const Job& job, const Layout& layout);
 
-// layout_fault() has nothing against it.
+// layout_fault() must be empty for it.
 Cost cost_of(const ClusterSpec& cluster, const Job& job, const Layout& layout);
 
-// Model FLOPs of a step, without what is made again, as a share of the peak of all GPUs.
+// Model FLOPs of a step, without recomputation, as a share of the peak of all GPUs.
 double flops_share(const ClusterSpec& cluster, const Job& job, double step_seconds);
 
 }  // namespace mr::plan

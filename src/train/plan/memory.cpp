@@ -6,7 +6,7 @@
 namespace mr::plan {
 namespace {
 
-// Bytes of an element, as TrainEngine::plan() has them.
+// Bytes per element, as in TrainEngine::plan().
 constexpr double kWeight = 2, kMaster = 4, kGradient = 4, kMoments = 8;
 
 }  // namespace
@@ -38,9 +38,9 @@ PassMemory pass_memory(const Job& job, const Layout& layout, int sequences) {
     };
     const auto [one, workspace] = plan(1, false);
     const double layer = plan(2, false).first - one;
-    // Matrices that are shared are shared with what they make, the stream between them, too.
+    // Tensor parallelism splits the matrices, their outputs, and the residual stream between them.
     const double by = 1.0 / layout.tensor;
-    // What all layers share where it is made again lies in `one` besides a layer's own.
+    // With recomputation, buffers that all layers share are in `one` besides a layer's own.
     return {by * layer, by * (one - layer), by * workspace, by * plan(1, true).second};
 }
 
@@ -59,12 +59,12 @@ StageMemory stage_memory(const Job& job, const Layout& layout, const Parameters&
     out.weights = kWeight * part(3);
     out.masters = job.bf16_masters ? 0 : kMaster * part(1);
     out.optimizer = kMoments * part(1);
-    // A tree over the micro-batches of a rank holds a sum for every bit of how many there were.
+    // A tree over the micro-batches of a rank holds a sum for every bit of their number.
     const auto sums = job.exact ? std::bit_width(static_cast<unsigned>(layout.micro_batches)) : 1;
     out.gradients = kGradient * sums * part(2);
 
-    // 1F1B: so many micro-batches have come and not gone back. A stage with several parts of the
-    // layers begins earlier by as many as the other parts let in.
+    // 1F1B: this many micro-batches are in flight. A stage with several parts of the layers starts
+    // earlier by as many as the other parts admit.
     const int stages = layout.pipeline;
     double on_their_way = std::min(layout.micro_batches, stages - stage);
     if (layout.interleave > 1) {
@@ -76,11 +76,11 @@ StageMemory stage_memory(const Job& job, const Layout& layout, const Parameters&
 
     const double bucket = std::max(all.layer, stage == 0 ? all.embedding : 0) / layout.tensor;
     if (layout.data > 1) {
-        if (job.exact) out.buffers += kGradient * bucket;             // parts of the other ranks
-        if (layout.zero >= 2) out.buffers += 2 * kGradient * bucket;  // before they are in shards
-        if (layout.zero >= 3) out.buffers += 2 * kWeight * bucket;  // this layer's, the next one's
+        if (job.exact) out.buffers += kGradient * bucket;             // parts from other ranks
+        if (layout.zero >= 2) out.buffers += 2 * kGradient * bucket;  // before sharding
+        if (layout.zero >= 3) out.buffers += 2 * kWeight * bucket;    // this layer and the next
     }
-    if (stages > 1) out.buffers += 4 * boundary_bytes(job, layout);  // both ways, two of each
+    if (stages > 1) out.buffers += 4 * boundary_bytes(job, layout);  // both directions, two each
     return out;
 }
 

@@ -54,7 +54,7 @@ Found find_layouts(const ClusterSpec& cluster, const Job& job, const Wanted& wan
         const std::int64_t own = std::max<std::int64_t>(1, job.batch / layout.data);
         for (const int micro : only(wanted.micro_batches, divisors(own, kMostMicroBatches))) {
             layout.micro_batches = micro;
-            // Shards of one replica are the whole.
+            // With one replica, shards are the whole.
             const std::vector<int> levels =
                 layout.data > 1 ? std::vector{0, 1, 2, 3} : std::vector{0};
             for (const int zero : only(wanted.zero, levels)) {
@@ -81,7 +81,7 @@ Band band_of(const ClusterSpec& cluster, const Job& job, const Layout& layout,
     };
     Band band;
     band.computing = compute_uncertainty;
-    // One GPU has no links to be wrong about.
+    // With one GPU there are no links.
     band.links = cluster.gpus > 1 ? kLinkUncertainty : 0;
     band.low = step(-band.computing, -band.links);
     band.high = step(band.computing, band.links);

@@ -1,4 +1,4 @@
-// The layouts of a cluster, best first, and how far off a plan may be.
+// The layouts of a cluster, best first, and the uncertainty of a plan.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace mr::plan {
 
-// What a user has settled; the rest is searched.
+// What the user has fixed; the rest is searched.
 struct Wanted {
     std::optional<int> data, pipeline, zero, micro_batches;
     std::optional<Recompute> recompute;
@@ -23,19 +23,19 @@ struct Candidate {
 
 struct Found {
     std::vector<Candidate> fitting;  // the fastest first
-    // Of those that do not fit, the one with the least memory; none where no layout is possible.
+    // Of those that do not fit, the one with the least memory; none if no layout is possible.
     std::optional<Candidate> nearest;
     std::string fault;  // why none is possible
 };
-// `most`: how many of the fitting are kept.
+// `most`: how many of the fitting ones to keep.
 Found find_layouts(const ClusterSpec& cluster, const Job& job, const Wanted& wanted,
                    std::size_t most);
 
-// Seconds of a step where the shares of the peak, and the links, are better or worse than assumed
-// by as much as they may be.
+// Seconds of a step if the shares of the peak, and the links, are better or worse than assumed,
+// within their uncertainty.
 struct Band {
     double low = 0, high = 0;
-    double computing = 0, links = 0;  // how far off: parts of the time
+    double computing = 0, links = 0;  // relative uncertainty
 };
 Band band_of(const ClusterSpec& cluster, const Job& job, const Layout& layout,
              double compute_uncertainty);

@@ -3,10 +3,10 @@
 namespace mr::plan {
 namespace {
 
-// A kernel takes at least this long from its first block to the next kernel's. Assumed; it keeps a
-// plan from cutting a batch into crumbs.
+// The least time of a kernel, from its first block to the next kernel's. Assumed; it keeps a plan
+// from cutting a batch into tiny pieces.
 constexpr double kKernelSeconds = 2e-6;
-// A step of GPT-2's 12 layers has some 400 launches (docs/training.md), a third of them forward.
+// A step of GPT-2's 12 layers has about 400 launches (docs/training.md), a third of them forward.
 constexpr double kForwardKernels = 11, kBackwardKernels = 22;
 
 // Bytes of an element: activations are bf16, the residual stream and its gradient f32.
@@ -38,8 +38,8 @@ LayerWork layer_work(const ModelSpec& spec, int seq, Recompute recompute) {
     const double to_qkv = dim * (q + 2 * kv), from_attention = q * dim;
     const double to_hidden = dim * hidden * (spec.gated ? 2 : 1), from_hidden = hidden * dim;
     LayerWork work;
-    // Scores and their product with the values: 2 + 2 FLOPs for half of the keys. The backward has
-    // five products where the forward has two.
+    // Scores and their product with the values: 2 + 2 FLOPs over half of the keys. The backward has
+    // five products, the forward two.
     const double scores = q * seq;
     const double norms = 2 * kNormForward * dim;
     const double activation = (spec.gated ? 6 : 4) * hidden;  // reads 2 or 1, writes 1, of 2 bytes
@@ -55,8 +55,8 @@ LayerWork layer_work(const ModelSpec& spec, int seq, Recompute recompute) {
     if (recompute == Recompute::light) {
         work.again = {0, 0, norms + activation, 3};
     } else if (recompute == Recompute::full) {
-        // As TrainEngine::remade_flops_per_token(): what only goes to the residual stream is not
-        // made again.
+        // As TrainEngine::remade_flops_per_token(): outputs that only go to the residual stream are
+        // not recomputed.
         const bool parallel = spec.residual == model::Residual::parallel;
         work.again = {2 * (to_qkv + to_hidden + (parallel ? 0 : from_attention)), 2 * scores,
                       work.forward.passes, kForwardKernels};
