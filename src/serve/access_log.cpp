@@ -28,7 +28,7 @@ std::string access_line(const Access& access, AccessLog::Kind kind, std::string_
 
 AccessLog::AccessLog(Kind kind, Write write) : kind_(kind) {
     if (kind == Kind::none) return;
-    // Detached, for it may hang in a write for ever; it has nothing of this object.
+    // Detached, since it may hang in a write forever; it refers to nothing of this object.
     std::thread([state = state_, write = std::move(write)] { run(state, write); }).detach();
 }
 

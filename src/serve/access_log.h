@@ -1,5 +1,5 @@
-// The access log: lines go through a thread of its own, so that a reader who is slow (a full pipe,
-// a disk) never holds up a connection. What it cannot take is dropped, and counted.
+// The access log: a separate thread writes lines, so that a slow reader (a full pipe, a disk) never
+// delays a connection. Lines that do not fit into the queue are dropped and counted.
 #pragma once
 
 #include <condition_variable>
@@ -21,14 +21,14 @@ class AccessLog {
     using Write = std::function<void(std::string_view)>;
 
     AccessLog(Kind kind, Write write);
-    ~AccessLog();  // writes what is there, for at most a second
+    ~AccessLog();  // writes the remaining lines, for at most a second
     AccessLog(const AccessLog&) = delete;
     AccessLog& operator=(const AccessLog&) = delete;
 
     void add(const Access& access);
 
   private:
-    static constexpr std::size_t kMost = 4096;  // lines that wait
+    static constexpr std::size_t kMost = 4096;  // lines that may wait
 
     struct State {
         std::mutex mutex;

@@ -64,7 +64,7 @@ Answer::Answer(ExchangePtr exchange, std::unique_ptr<Format> format, int choices
     usage_.choices.resize(choices_.size());
 }
 
-// Not before there is something to send: until then a failure has a status of its own.
+// Not before there is something to send: until then a failure can still have its own status.
 void Answer::begin_stream() {
     if (begun_) return;
     begun_ = true;

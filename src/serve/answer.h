@@ -1,5 +1,5 @@
-// The texts of one request on their way to its client: as a stream of events or as one whole, in
-// the words of the API that was asked.
+// The texts of one request on their way to its client: as a stream of events or as one body, in the
+// format of the API that was used.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,27 @@
 
 namespace mr::serve {
 
-// What is known of a token that was drawn, where probabilities were asked for.
+// A drawn token and its probabilities, if the request asks for them.
 struct TokenInfo {
     std::int32_t id = 0;
     decode::DrawnLogprobs logprobs{};
 };
 
-// One text. `text` and `tokens` hold what has not been sent yet: of a stream the newest piece, else
+// One text. `text` and `tokens` hold what has not been sent yet: in a stream the newest piece, else
 // all of it.
 struct ChoiceText {
     std::string text{};
     std::vector<TokenInfo> tokens{};
     std::size_t sent = 0;  // bytes before `text`
-    int fresh = 0;         // tokens that `text` brings
+    int fresh = 0;         // tokens in `text`
     bool drew = false, begun = false, ended = false;
     decode::StopReason reason = decode::StopReason::length;
     std::string stopped_by{};
     std::int64_t drawn = 0;
 };
 
-// What a phase of one text took. The work is that of all passes of the engine meanwhile: texts that
-// run together share their passes.
+// Time and work of one phase of a text. The work is that of all passes of the engine meanwhile:
+// concurrent texts share passes.
 struct Spent {
     explicit Spent(const decode::Phase& phase);
 
@@ -52,15 +52,15 @@ struct Usage {
     std::int64_t prompt = 0, completion = 0;
     std::int64_t found = 0;    // prompt tokens that were in the cache
     double first_seconds = 0;  // from the request to the first token, of the slowest choice
-    double seconds = 0;        // of the decoding, of the slowest choice
+    double seconds = 0;        // of decoding, of the slowest choice
     struct Choice {
         Spent prefill, decode;
-        std::int64_t passes;  // of a model that fills in tokens: over its blocks
+        std::int64_t passes;  // for a diffusion model: passes over its blocks
     };
     std::vector<std::optional<Choice>> choices{};
 };
 
-// How an API writes. Events come back as they go over the wire.
+// The output format of an API. Events are returned as they go over the wire.
 class Format {
   public:
     virtual ~Format() = default;
@@ -74,7 +74,7 @@ class Format {
     virtual std::string end(int choice, const ChoiceText& text) = 0;
     virtual std::string last(const Usage& usage) = 0;  // after all choices
     virtual std::string failed(const Failure& failure) = 0;
-    virtual bool anthropic() const { return false; }  // whose failures look otherwise
+    virtual bool anthropic() const { return false; }  // its failures have another format
     virtual std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) = 0;
 };
 
@@ -106,13 +106,13 @@ class Answer final : public Sink {
     const Moment start_ = Moment::now();
 };
 
-// The body of an answer that says why there is none; `anthropic`: in the words of that API.
+// The body of an error answer; `anthropic`: in that API's format.
 std::string failure_json(const Failure& failure, bool anthropic = false);
 HttpReply failure_reply(const Failure& failure, bool anthropic = false);
-// An event: "data: ...\n\n", with its name where it has one.
+// An event: "data: ...\n\n", with its name if it has one.
 std::string event_text(std::string_view json, std::string_view name = {});
 
-// What the texts of an answer carry.
+// Properties of an answer that its format writes.
 struct FormatOptions {
     std::string id{};
     std::int64_t created = 0;  // seconds since 1970
@@ -121,16 +121,16 @@ struct FormatOptions {
     bool include_usage = false;
     bool include_blocks = false;
     bool verbose_usage = false;
-    int logprobs = -1;                 // of the most probable tokens; -1: none are asked for
-    std::vector<std::string> echo{};   // by choice: what stands before its text
-    std::vector<std::string> stops{};  // that the client asked for
+    int logprobs = -1;                 // number of most probable tokens; -1: not asked for
+    std::vector<std::string> echo{};   // by choice: text before its own
+    std::vector<std::string> stops{};  // asked for by the client
     std::int64_t prompt_tokens = 0;
     const text::Tokenizer* tokenizer = nullptr;
-    // How calls of tools are written in the texts; none: they have no calls.
+    // How the texts write tool calls; none: they have no calls.
     std::optional<text::grammar::ToolForm> calls{};
 };
-// Of call `call` in choice `choice` of an answer: 9 letters and digits, which is what the strictest
-// of templates take.
+// The id of call `call` in choice `choice` of an answer: 9 letters and digits, which even the
+// strictest templates accept.
 std::string call_id(const std::string& answer, int choice, int call);
 std::unique_ptr<Format> chat_format(FormatOptions options);
 std::unique_ptr<Format> completion_format(FormatOptions options);

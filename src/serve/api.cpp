@@ -197,7 +197,7 @@ void Api::props(const Call& call) {
     json.member("diffusion", spec.diffusion.has_value());
     json.member("streams", static_cast<bool>(options_.generate.stream));
     json.member("chat_format", chat_.name()).member("chat_template", tokenizer_.chat_template());
-    // Of a token alone in its pass; a pass of a model that fills in tokens makes many.
+    // For one token per pass; a pass of a diffusion model makes many.
     if (!spec.diffusion) {
         json.member("bytes_per_token", desk_.model().weights.bytes_per_token());
     }

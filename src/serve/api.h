@@ -1,4 +1,4 @@
-// The routes: requests become work for the desk, and what it makes becomes JSON.
+// The routes: turn requests into work for the desk, and its results into JSON.
 #pragma once
 
 #include <atomic>
@@ -27,30 +27,30 @@ namespace mr::serve {
 
 struct ApiOptions {
     std::string model{};                 // its id
-    std::vector<std::string> aliases{};  // further names of it; "*": any
+    std::vector<std::string> aliases{};  // further names; "*": any
     std::string fingerprint{};
     std::string version{};
     bool verbose_usage = false;
     bool share_prefixes = false;  // equal prompts share pages whatever their key
-    std::size_t grammar_bytes = Grammars::kMostBytes;  // beside those of texts that run
+    std::size_t grammar_bytes = Grammars::kMostBytes;  // for all but the texts that run
     MemoryPlan plan{};                                 // of the engine
-    std::uint64_t capacity = 0;                        // bytes of the memory that it lies in
-    double read_bandwidth = 0;           // of that memory, measured: bytes a second; 0: not known
-    decode::GenerateOptions generate{};  // where a request says nothing: context, diffusion
+    std::uint64_t capacity = 0;                        // bytes of the memory that the engine uses
+    double read_bandwidth = 0;           // measured, of that memory: bytes per second; 0: unknown
+    decode::GenerateOptions generate{};  // defaults of requests: context, diffusion
     text::ChatOptions chat{};
 };
 
 class Api {
   public:
-    // All of them must outlive it.
+    // All arguments must outlive the object.
     Api(Desk& desk, const Gate& gate, Metrics& metrics, ApiOptions options);
 
-    // The transport's calls (HttpHandlers).
+    // Called by the transport (HttpHandlers).
     std::optional<HttpReply> admit(const HttpRequest& head) const;
     void handle(const ExchangePtr& exchange);
     static HttpReply refuse(int status, const std::string& problem);
     void set_connections(std::function<std::size_t()> count) { connections_ = std::move(count); }
-    // A file of the page: answered to GET, without a key.
+    // Adds a file of the page: served on GET, without a key.
     void add_page(const std::string& path, HttpReply reply);
 
     const text::ChatWriter& chat() const { return chat_; }
@@ -63,9 +63,9 @@ class Api {
     struct Route {
         const char* method;
         const char* path;
-        const char* fields;  // null: it has no body
+        const char* fields;  // null: no body
         void (Api::*run)(const Call& call);
-        bool open = false;  // no key is needed
+        bool open = false;  // needs no key
     };
     static const std::vector<Route>& routes();
     void run(const Route& route, const ExchangePtr& exchange);
@@ -92,16 +92,16 @@ class Api {
     Desk::Work answer_to(const Fields& fields, bool anthropic, FormatOptions& format);
     void give_one(const Call& call, Desk::Work work, std::unique_ptr<Format> format);
 
-    // What requests share. All throw Failure.
+    // Parts shared by requests. All throw Failure.
     struct Tools {                                // that the model may call
-        std::string json{};                       // OpenAI's list of them; empty: none
-        std::vector<text::grammar::Tool> list{};  // as valid as the request
+        std::string json{};                       // as OpenAI's list; empty: none
+        std::vector<text::grammar::Tool> list{};  // valid as long as the request
         text::grammar::ToolChoice choice{};
     };
     struct Conversation {
         std::vector<text::ChatMessage> messages;
         Tools tools;
-        bool goes_on = false;  // the last one is the beginning of the answer
+        bool goes_on = false;  // the last message is the beginning of the answer
     };
     // api_messages.cpp
     Conversation conversation(const Fields& fields, bool anthropic) const;
@@ -113,7 +113,7 @@ class Api {
     // api_structure.cpp
     static Tools tools(const Fields& fields, bool anthropic);
     ops::Adjustments adjustments(const Fields& fields) const;
-    // Binds the text to calls of the tools and to the format that is asked for.
+    // Constrains the text to tool calls and to the requested format.
     void bind(decode::GenerateOptions& options, FormatOptions& format, const Fields& fields,
               const Tools& tools);
     Grammars::MakeFilter filter(formats::JsonValue wanted, const Tools& tools,
@@ -122,10 +122,11 @@ class Api {
     // api_request.cpp
     void require_model(const Fields& fields) const;
     decode::GenerateOptions generate_options(const Fields& fields) const;
-    // Tokens to make after so many of a prompt, where the request says `asked` (-1: nothing).
+    // Tokens to make after a prompt of `prompt` tokens, if the request asks for `asked` (-1: not
+    // given).
     int most_tokens(std::size_t prompt, std::int64_t asked) const;
-    std::int64_t context() const;  // positions of a text
-    // Texts or token ids: "prompt" and "input". `more`: tokens that must fit behind them.
+    std::int64_t context() const;  // positions per text
+    // Texts or token ids: "prompt" and "input". `more`: tokens that must fit after them.
     std::vector<std::vector<std::int32_t>> token_lists(const Fields& fields, const char* name,
                                                        std::size_t most, int more = 1) const;
     std::vector<std::int32_t> encode(std::string_view text, const char* field, int more) const;
@@ -146,7 +147,7 @@ class Api {
     std::size_t longest_piece_ = 1;  // bytes of the longest token
     std::function<std::size_t()> connections_ = [] { return std::size_t{0}; };
     std::vector<std::pair<std::string, HttpReply>> pages_;
-    const std::uint64_t run_;  // what ids begin with
+    const std::uint64_t run_;  // prefix of ids
     mutable std::atomic<std::uint64_t> next_id_ = 0;
 };
 

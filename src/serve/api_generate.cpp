@@ -10,7 +10,7 @@ constexpr std::size_t kMostPrompts = 128;
 
 }  // namespace
 
-// To the desk, in the client's queue and under its key's salt.
+// Gives work to the desk, in the client's queue and with its key's salt.
 void Api::give(const Call& call, std::vector<Desk::Work> works, std::shared_ptr<Sink> sink) {
     const HttpRequest& request = call.exchange->request();
     const std::uint64_t salt = options_.share_prefixes ? 0 : gate_.salt_of(request);
@@ -18,7 +18,7 @@ void Api::give(const Call& call, std::vector<Desk::Work> works, std::shared_ptr<
     desk_.generate(gate_.client_of(request), std::move(works), std::move(sink));
 }
 
-// The answer to a conversation; `format` gets what it needs to write it.
+// The work for an answer to a conversation; sets what `format` needs.
 Desk::Work Api::answer_to(const Fields& fields, bool anthropic, FormatOptions& format) {
     Desk::Work work;
     work.options = generate_options(fields);

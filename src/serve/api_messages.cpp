@@ -13,7 +13,7 @@ namespace {
 using formats::JsonValue;
 using text::ChatMessage;
 
-constexpr std::size_t kMostArguments = 64 << 10;  // bytes of what a template is given
+constexpr std::size_t kMostArguments = 64 << 10;  // bytes passed to a template
 
 // A text, or parts of type text.
 std::string content_text(JsonValue content, const std::string& field) {
@@ -36,7 +36,7 @@ std::string text_of(JsonValue object, const char* name, const std::string& field
     return std::string(value->text());
 }
 
-// OpenAI's arguments are JSON in a text; some clients send none where there are none.
+// OpenAI's arguments are JSON in a string; some clients send none for a call without arguments.
 std::string arguments_of(const std::string& text, const std::string& field) {
     if (text.empty()) return "{}";
     try {
@@ -62,7 +62,7 @@ std::vector<text::ChatCall> openai_calls(JsonValue calls, const std::string& fie
     return out;
 }
 
-// The name of the tool whose call had this id; empty: it is not known.
+// The name of the tool whose call had this id; empty: unknown.
 std::string called(const std::vector<ChatMessage>& messages, const std::string& id) {
     for (auto m = messages.rbegin(); m != messages.rend(); ++m) {
         for (const text::ChatCall& call : m->calls) {
@@ -97,7 +97,8 @@ void add_openai(std::vector<ChatMessage>& out, JsonValue message, const std::str
     out.push_back(std::move(made));
 }
 
-// A block of Anthropic's. Results become messages of their own; all else goes on with the last.
+// A content block of Anthropic's. Results become separate messages; all others continue the last
+// one.
 void add_block(std::vector<ChatMessage>& out, JsonValue block, const std::string& role,
                const std::string& field) {
     const JsonValue type = block["type"];
@@ -185,7 +186,7 @@ Api::Conversation Api::conversation(const Fields& fields, bool anthropic) const 
     return out;
 }
 
-// For what the server's own has not: tools, and variables of the request.
+// A writer for what the server's own lacks: tools, and variables of the request.
 std::optional<text::ChatWriter> Api::own_writer(const Conversation& conversation,
                                                 const Fields& fields) const {
     text::ChatOptions options = options_.chat;
@@ -216,7 +217,7 @@ std::optional<text::ChatWriter> Api::own_writer(const Conversation& conversation
     }
 }
 
-// `stops`: what the format of the conversation ends an answer with.
+// `stops`: stop strings of the conversation's format.
 text::ChatText Api::written(const Conversation& conversation, const Fields& fields,
                             std::vector<std::int32_t>& ids, std::vector<std::string>& stops,
                             bool add_generation_prompt) const {

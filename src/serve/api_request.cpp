@@ -1,4 +1,4 @@
-// What requests of several routes have in common: the model, sampling, token lists.
+// Parts that several routes share: the model, sampling, token lists.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace mr::serve {
 namespace {
 
-constexpr int kUsualTokens = 2048;       // where a request does not say how many
+constexpr int kUsualTokens = 2048;       // default number of tokens
 constexpr std::size_t kMostStop = 1024;  // bytes of a stop string
 
 }  // namespace
@@ -77,7 +77,7 @@ void Api::require_fits(std::size_t tokens, const char* field, int more) const {
         "context_length_exceeded");
 }
 
-// A text that cannot fit is not encoded first.
+// A text that cannot fit is refused before it is encoded.
 std::vector<std::int32_t> Api::encode(std::string_view text, const char* field, int more) const {
     require_fits(text.size() / longest_piece_, field, more);
     std::vector<std::int32_t> ids = tokenizer_.encode(text);

@@ -1,4 +1,4 @@
-// What binds the text of a request: biases and penalties, a format, tools.
+// Constraints on the text of a request: biases and penalties, a format, tools.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -19,17 +19,17 @@ using formats::JsonValue;
 
 constexpr double kMostBias = 100;
 
-// A token's id as JSON's keys have it: digits alone.
+// A token's id from a JSON key: digits only.
 std::optional<std::int32_t> token_id(std::string_view text, std::int64_t vocab) {
     std::int32_t id = -1;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);
     const bool digits = error == std::errc() && end == text.data() + text.size();
-    const bool padded = text.size() > 1 && text[0] == '0';  // would be there twice
+    const bool padded = text.size() > 1 && text[0] == '0';  // a second spelling of the same id
     if (!digits || padded || id < 0 || id >= vocab) return std::nullopt;
     return id;
 }
 
-// Anthropic's list in the shape of OpenAI's, which templates know.
+// Converts Anthropic's list to OpenAI's, which templates know.
 std::string openai_tools(JsonValue tools, std::vector<grammar::Tool>& list) {
     formats::JsonWriter json;
     json.begin_array();
@@ -81,7 +81,8 @@ std::optional<grammar::ToolChoice> anthropic_choice(JsonValue choice,
           fmt::format("is {}, which is none of the tools", printable(name.shown(), 100)));
 }
 
-// Out of the biases: under a grammar they are the filter's, which knows whether others are left.
+// Removes bans from the biases: under a grammar the filter applies them, since it knows whether
+// other tokens are left.
 std::vector<std::int32_t> take_banned(ops::Adjustments& adjust) {
     std::vector<std::int32_t> out;
     std::erase_if(adjust.bias, [&](const ops::LogitBias& bias) {
@@ -120,7 +121,7 @@ ops::Adjustments Api::adjustments(const Fields& fields) const {
             wrong("logit_bias", fmt::format("has {} for token {}: take -100 to 100",
                                             printable(value.shown(40), 60), *id));
         }
-        // OpenAI's clients ban a token by the least bias that there is.
+        // OpenAI's clients ban a token with the lowest bias.
         out.bias.push_back({*id, add == -kMostBias ? -std::numeric_limits<float>::infinity()
                                                    : static_cast<float>(add)});
     }

@@ -1,4 +1,4 @@
-// Routes that make no text: tokens, templates, vectors.
+// Routes that generate no text: tokens, templates, embeddings.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@ namespace {
 
 using formats::JsonWriter;
 
-constexpr std::size_t kMostTexts = 2048;  // of one request for embeddings
+constexpr std::size_t kMostTexts = 2048;  // per request for embeddings
 
 std::string base64(std::string_view bytes) {
     static constexpr char kLetters[] =
@@ -57,7 +57,7 @@ class Vectors final : public VectorSink {
 
   private:
     void add(JsonWriter& json, const std::vector<float>& vector) const {
-        if (as_base64_) {  // f32 as this machine has it: little-endian
+        if (as_base64_) {  // f32 in the machine's order: little-endian
             std::string bytes(vector.size() * sizeof(float), '\0');
             std::memcpy(bytes.data(), vector.data(), bytes.size());
             json.value(base64(bytes));

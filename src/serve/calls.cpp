@@ -9,7 +9,7 @@ using Kind = CallPart::Kind;
 CallReader::CallReader(text::grammar::ToolForm form)
     : form_(std::move(form)), state_(form_.tagged() ? State::text : State::start) {}
 
-// Neighbours of one kind are one part.
+// Merges adjacent parts of one kind.
 void CallReader::add(std::vector<CallPart>& out, Kind kind, std::string_view bytes) {
     const bool joins = kind == Kind::text || kind == Kind::arguments;
     if (joins && !out.empty() && out.back().kind == kind) {
@@ -60,7 +60,7 @@ void CallReader::read(char c, std::vector<CallPart>& out) {
     }
 }
 
-// The first byte of a tag comes once in it (network_of_tools).
+// The first byte of a tag occurs only once in it (network_of_tools).
 void CallReader::read_text(char c, std::vector<CallPart>& out) {
     if (!form_.tagged()) return add(out, Kind::text, {&c, 1});
     if (c != form_.open[held_.size()]) {
@@ -71,7 +71,7 @@ void CallReader::read_text(char c, std::vector<CallPart>& out) {
     if (held_ == form_.open) state_ = State::between;
 }
 
-// The second string is the name, and behind the third the arguments begin. None has an escape.
+// The second string is the name, and the arguments begin after the third. None has an escape.
 void CallReader::read_header(char c, std::vector<CallPart>& out) {
     if (c == '"') {
         quoted_ = !quoted_;

@@ -1,5 +1,5 @@
-// The text of a model that may call tools, taken apart as it comes. Its grammar
-// (text/grammar/tools.h) has seen to its form; it may end anywhere.
+// Parses the text of a model that may call tools as it arrives. Its grammar (text/grammar/tools.h)
+// guarantees the form; the text may end anywhere.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ namespace mr::serve {
 struct CallPart {
     enum class Kind {
         text,
-        call,       // begins; `bytes` is the tool's name
-        arguments,  // a piece of the last call's
-        end,        // of the last call
+        call,       // a call begins; `bytes` is the tool's name
+        arguments,  // a piece of the last call's arguments
+        end,        // the last call ends
     };
     Kind kind = Kind::text;
     std::string bytes{};
@@ -25,21 +25,21 @@ class CallReader {
   public:
     explicit CallReader(text::grammar::ToolForm form = {});
 
-    // What is certain by now: text that may still become a call is held back.
+    // Returns the parts that are certain by now: text that may still become a call is held back.
     std::vector<CallPart> read(std::string_view piece);
-    // The text has ended: what was held back is text.
+    // The text has ended: what was held back is plain text.
     std::vector<CallPart> finish();
 
-    // There are calls, and none was cut.
+    // There are calls, and none was cut off.
     bool called() const { return calls_ > 0 && state_ == State::between; }
 
   private:
     enum class State {
-        start,      // nothing has come
-        text,       // of the tagged form: or the beginning of a tag
-        between,    // before or behind a call
+        start,      // before the first byte
+        text,       // tagged form: text, or the beginning of a tag
+        between,    // before or after a call
         header,     // {"name": "...", "arguments":
-        arguments,  // inside of them
+        arguments,  // inside the arguments
     };
     void read(char c, std::vector<CallPart>& out);
     void read_text(char c, std::vector<CallPart>& out);
@@ -49,15 +49,15 @@ class CallReader {
 
     text::grammar::ToolForm form_;
     State state_;
-    std::string held_;  // what would be lost if the first call were none
+    std::string held_;  // text to return if the first call turns out to be none
     std::string name_;
     int calls_ = 0;
-    int strings_ = 0;  // of a header: those that have begun
+    int strings_ = 0;  // in a header: strings begun so far
     int depth_ = 0;    // of lists and objects in the arguments
     bool quoted_ = false, escaped_ = false;
 };
 
-// A whole text.
+// A complete text.
 struct CalledText {
     struct Call {
         std::string name, arguments;
@@ -66,7 +66,7 @@ struct CalledText {
     std::string text{};
     std::vector<Call> calls{};
 
-    bool whole = false;  // there are calls, and none was cut
+    bool whole = false;  // there are calls, and none was cut off
 
     bool called() const { return whole; }
 };

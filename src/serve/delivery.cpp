@@ -8,7 +8,7 @@
 namespace mr::serve {
 namespace {
 
-constexpr std::size_t kMostItems = 1 << 16;  // tokens that wait here at most
+constexpr std::size_t kMostItems = 1 << 16;  // tokens waiting here at most
 
 }  // namespace
 
@@ -86,7 +86,7 @@ void Delivery::work() {
     }
 }
 
-// One that cannot be told ends alone: nothing may end this thread.
+// An error ends only its own request: nothing may end this thread.
 void Delivery::deliver(const Item& item) try {
     if (item.call) return item.call();
     if (item.id >= 0) item.sink->token(item.choice, item.id, item.logprobs.get());

@@ -1,6 +1,6 @@
-// What the engine's thread has made, on its way to those who wait for it. The engine's thread puts
-// it down, and a thread of its own calls the sinks: JSON, the transport's locks and its wakeups
-// take none of the engine's time.
+// Delivers what the engine's thread has made to the sinks of requests. The engine's thread queues
+// items, and a separate thread calls the sinks: JSON, the transport's locks and its wakeups take no
+// time of the engine.
 #pragma once
 
 #include <condition_variable>
@@ -22,25 +22,25 @@ class Sink;
 class Delivery {
   public:
     Delivery();
-    ~Delivery();  // after what was put down is delivered
+    ~Delivery();  // delivers all queued items first
     Delivery(const Delivery&) = delete;
     Delivery& operator=(const Delivery&) = delete;
 
-    // One thread calls these; order is kept. Text that follows its token goes with it.
+    // For one calling thread; order is kept. Text that follows its token goes with it.
     void token(const std::shared_ptr<Sink>& sink, int choice, std::int32_t id,
                const decode::DrawnLogprobs* logprobs);
     void text(const std::shared_ptr<Sink>& sink, int choice, std::string_view piece);
-    void call(std::function<void()> what);  // what comes seldom: ends and failures
-    // Sends all that was put down. Waits where far too much is on its way.
+    void call(std::function<void()> what);  // for rare events: ends and failures
+    // Sends all queued items. Waits if far too many are pending.
     void flush();
-    // Until all of it has arrived.
+    // Waits until all of them are delivered.
     void flush_and_wait();
 
   private:
     struct Item {
         std::shared_ptr<Sink> sink{};
         int choice = 0;
-        std::int32_t id = -1;  // -1: text alone
+        std::int32_t id = -1;  // -1: only text
         std::unique_ptr<decode::DrawnLogprobs> logprobs{};
         std::string text{};
         std::function<void()> call{};
@@ -49,7 +49,7 @@ class Delivery {
     void work();
     static void deliver(const Item& item);
 
-    std::vector<Item> put_;  // by the engine's thread, and not flushed
+    std::vector<Item> put_;  // queued by the engine's thread, not flushed
     std::mutex mutex_;
     std::condition_variable there_, gone_;
     std::vector<Item> queue_;

@@ -15,7 +15,7 @@ double seconds_between(Desk::Clock::time_point from, Desk::Clock::time_point to)
     return std::chrono::duration<double>(to - from).count();
 }
 
-// What an exception says to the client whose request met it.
+// The failure to report to the client whose request caused an exception.
 Failure failure_of(const std::exception_ptr& error) {
     try {
         std::rethrow_exception(error);
@@ -117,7 +117,7 @@ void Desk::put(const std::string& client, std::vector<Unit> units) {
     work_.notify_all();
 }
 
-// Until the texts that wait have run, at the rate at which texts ended lately.
+// Time until the waiting texts have run, at the recent rate of finished texts.
 int Desk::retry_after_ms() const {
     const double rounds =
         static_cast<double>(queued_ + 1) / static_cast<double>(std::max(options_.sequences, 1));
@@ -148,7 +148,7 @@ void Desk::drive() {
     for (;;) {
         bool cut = false, leaving = false;
         delivery_.flush();
-        if (!busy()) delivery_.flush_and_wait();  // what is idle has nothing on its way
+        if (!busy()) delivery_.flush_and_wait();  // when idle, nothing is pending
         {
             std::unique_lock lock(mutex_);
             if (!busy() && queued_ == 0) {
@@ -169,8 +169,8 @@ void Desk::drive() {
     scheduler_.reset();
 }
 
-// The client after the one whose turn it was, in the order of their names. A text that waits in the
-// scheduler for its pages is not overtaken, so no more are taken until it runs.
+// The next client in the order of names. A text that waits in the scheduler for pages must not be
+// overtaken, so no more are taken until it runs.
 bool Desk::next_unit(Unit& out) {
     const std::lock_guard lock(mutex_);
     if (queues_.empty()) return false;
@@ -287,7 +287,7 @@ void Desk::step() {
         scheduler_->step();
         take_ended();
     } catch (...) {
-        // A scheduler whose step has thrown is to be destroyed, and its requests with it.
+        // A scheduler whose step has thrown must be destroyed, and its requests with it.
         Failure failure = failure_of(std::current_exception());
         failure.status = 500;
         failure.type = "server_error";
@@ -332,7 +332,7 @@ void Desk::end(Open& open, const decode::Generated& made) {
             ++metrics_.timed_out;
             return fail(job, Failure::late());
         }
-        job->over = true;  // the client has left
+        job->over = true;  // the client has disconnected
         return;
     }
     ++(cut_short(made.reason) ? metrics_.ended_length : metrics_.ended_stop);
@@ -346,7 +346,7 @@ void Desk::end(Open& open, const decode::Generated& made) {
         metrics_.mean_token_time.add(made.decode.seconds / static_cast<double>(made.decode.tokens));
     }
     {
-        constexpr double kWeight = 0.1;  // of the newest
+        constexpr double kWeight = 0.1;  // of the newest value
         const std::lock_guard lock(mutex_);
         seconds_a_text_ += kWeight * (ran - seconds_a_text_);
     }

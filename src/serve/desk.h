@@ -1,6 +1,6 @@
 // The desk between requests and the engine: a queue for each client, and one thread that takes from
-// them in turn, runs the engine through the scheduler, and hands out what is made. A request that
-// fails ends alone.
+// them in turn, runs the engine through the scheduler, and hands out the results. A request that
+// fails does not affect others.
 #pragma once
 
 #include <atomic>
@@ -28,30 +28,30 @@
 
 namespace mr::serve {
 
-// Whether a text ended before its end: at `max_tokens`, or at that of the context.
+// Whether a text was cut off by `max_tokens` or by the context.
 inline bool cut_short(decode::StopReason reason) {
     return reason == decode::StopReason::length || reason == decode::StopReason::context_full;
 }
 
-// Who waits for the texts of one request. Its members are called one after another, on the thread
-// of the delivery (delivery.h); gone() by any thread.
+// Receives the texts of one request. Its members are called one after another, on the delivery
+// thread (delivery.h); gone() by any thread.
 class Sink {
   public:
     virtual ~Sink() = default;
     virtual void token(int /*choice*/, std::int32_t /*id*/, const decode::DrawnLogprobs*) {}
     virtual void text(int choice, std::string_view piece) = 0;
-    // Of a text that is filled in, after every pass over its open block: which tokens are settled.
+    // For a diffusion text, after every pass over its open block: which tokens are settled.
     virtual void block(int /*choice*/, std::span<const std::int32_t> /*tokens*/,
                        std::span<const std::uint8_t> /*settled*/) {}
-    // Of every choice, once; after the last one nothing comes.
+    // Called once for every choice; nothing comes after the last.
     virtual void ended(int choice, const decode::Generated& made) = 0;
-    // Once, and nothing comes after it.
+    // Called once, and nothing comes after it.
     virtual void failed(const Failure& failure) = 0;
-    // Asked before every pass: true ends the work.
+    // Polled before every pass: true ends the work.
     virtual bool gone() const = 0;
 };
 
-// Who waits for vectors.
+// Receives embeddings.
 class VectorSink {
   public:
     virtual ~VectorSink() = default;
@@ -62,8 +62,8 @@ class VectorSink {
 
 struct DeskOptions {
     int sequences = 8;                  // texts that run together; the engine has one more
-    std::size_t queue = 256;            // texts that wait, over all clients; requests to embed, too
-    std::chrono::milliseconds most{0};  // from request to end; 0: as long as it takes
+    std::size_t queue = 256;            // waiting texts and embedding requests, over all clients
+    std::chrono::milliseconds most{0};  // from request to end; 0: no limit
 };
 
 class Desk {
@@ -73,8 +73,8 @@ class Desk {
     struct Work {
         std::vector<std::int32_t> prompt{};
         decode::GenerateOptions options{};
-        int choices = 1;            // texts; number i of them draws with seed + i
-        bool shows_blocks = false;  // the sink wants block()
+        int choices = 1;            // number of texts; text i draws with seed + i
+        bool shows_blocks = false;  // call block()
     };
 
     Desk(std::unique_ptr<model::Engine> engine, const DeskOptions& options, Metrics& metrics);
@@ -82,8 +82,8 @@ class Desk {
     Desk(const Desk&) = delete;
     Desk& operator=(const Desk&) = delete;
 
-    // All works answer to one sink, which sees their choices numbered through. `client`: whose turn
-    // they take. Throws Failure: 429 where the queue has no room for them, 503 where the desk is
+    // All works share one sink, with choices numbered consecutively. `client`: whose queue they
+    // wait in. Throws Failure: 429 if the queue has no room for them, 503 if the desk is
     // closing.
     void generate(const std::string& client, std::vector<Work> works, std::shared_ptr<Sink> sink);
     void embed(const std::string& client, std::vector<std::vector<std::int32_t>> texts, bool last,
@@ -93,23 +93,23 @@ class Desk {
     const model::EngineOptions& engine_options() const { return engine_options_; }
     std::int64_t most_positions() const { return most_positions_; }
     const DeskOptions& options() const { return options_; }
-    // Whether the engine has failed as a whole.
+    // False once the engine has failed as a whole.
     bool healthy() const { return healthy_; }
 
-    // Nothing is taken any more; what is there goes on.
+    // Accepts nothing more; existing work continues.
     void drain();
     bool wait_drained(std::chrono::milliseconds most);
-    // Requests that are still there fail.
+    // Fails all remaining requests.
     void cut();
 
   private:
     struct Job;
     using JobPtr = std::shared_ptr<Job>;
     struct Embedding;
-    struct Unit {  // what a client has in its queue: a choice, or texts to embed
+    struct Unit {  // queue entry: a choice, or texts to embed
         JobPtr job;
         std::size_t work = 0;
-        int number = 0, choice = 0;  // in its work, and of the request
+        int number = 0, choice = 0;  // index in its work, and in the request
         std::shared_ptr<Embedding> embedding;
     };
     struct Open {
@@ -118,7 +118,7 @@ class Desk {
     };
 
     void put(const std::string& client, std::vector<Unit> units);
-    int retry_after_ms() const;  // with the mutex held
+    int retry_after_ms() const;  // needs the mutex
     void drive();
     void fill();
     bool next_unit(Unit& out);
@@ -140,21 +140,21 @@ class Desk {
     const std::int64_t most_positions_;
     const DeskOptions options_;
     Metrics& metrics_;
-    // The thread's own.
+    // Used only by the thread.
     Delivery delivery_;
     std::unique_ptr<decode::Scheduler> scheduler_;
     std::map<decode::Scheduler::Id, Open> open_;
     std::list<std::shared_ptr<Embedding>> embeddings_;
-    bool embedding_waits_ = false;     // for pages: no text is taken before it
-    decode::Scheduler::Totals shown_;  // of the scheduler, as they were shown last
+    bool embedding_waits_ = false;     // for pages: no text starts before it
+    decode::Scheduler::Totals shown_;  // the totals last shown
 
     mutable std::mutex mutex_;
     std::condition_variable work_, drained_;
-    std::map<std::string, std::deque<Unit>> queues_;  // by client; none is empty
-    std::string last_client_;                         // whose turn it was
+    std::map<std::string, std::deque<Unit>> queues_;  // by client; no queue is empty
+    std::string last_client_;                         // the last client served
     std::size_t queued_ = 0;
-    std::size_t embedding_ = 0;  // of embeddings_: they count as waiting
-    double seconds_a_text_ = 1;  // how long one runs, lately
+    std::size_t embedding_ = 0;  // in embeddings_: counted as waiting
+    double seconds_a_text_ = 1;  // recent run time of a text
     bool draining_ = false, cut_ = false, leaving_ = false, idle_ = true;
     std::atomic<bool> healthy_ = true;
     std::thread thread_;

@@ -1,5 +1,5 @@
-// Embeddings: what the LM head reads, over the tokens of a text. They run between the passes of the
-// scheduler, a piece at a time, so that no text waits for long.
+// Embeddings: the mean or last input of the LM head over the tokens of a text. They run between the
+// passes of the scheduler, a piece at a time, so that no text waits for long.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace mr::serve {
 namespace {
 
-// Of unit length, as clients expect it.
+// Normalised to length 1, as clients expect.
 std::vector<float> unit_vector(std::span<const double> sum) {
     double square = 0;
     for (const double x : sum) square += x * x;
@@ -25,7 +25,7 @@ std::vector<float> unit_vector(std::span<const double> sum) {
 
 }  // namespace
 
-// False: there was nothing to do, or no room for it yet.
+// False: nothing to do, or no room for it yet.
 bool Desk::embed_piece() {
     if (embeddings_.empty()) return false;
     Embedding& e = *embeddings_.front();
@@ -55,7 +55,7 @@ bool Desk::embed_piece() {
             if (!engine_->try_reserve(e.sequence->id(), 0, count)) {
                 e.sequence.reset();
                 embedding_waits_ = !open_.empty();
-                if (embedding_waits_) return false;  // until one of them has ended
+                if (embedding_waits_) return false;  // until a text has ended
                 throw Failure::bad("input", "the cache has no room for a text this long");
             }
             e.done = 0;

@@ -1,4 +1,4 @@
-// What desk.cpp and desk_embed.cpp share.
+// Declarations shared by desk.cpp and desk_embed.cpp.
 #pragma once
 
 #include <optional>
@@ -14,21 +14,21 @@ struct Desk::Job {
     Clock::time_point arrived = Clock::now();
     Clock::time_point deadline = Clock::time_point::max();
     int left = 0;       // choices that have not ended
-    bool over = false;  // it has failed, or its client has left: what is left of it stops
+    bool over = false;  // it has failed, or its client has disconnected: the rest is cancelled
 
     bool late() const { return deadline != Clock::time_point::max() && Clock::now() > deadline; }
     bool wants_no_more() const { return over || sink->gone() || late(); }
 };
 
-// Texts that are embedded between the scheduler's passes, a piece at a time.
+// Texts to embed between the scheduler's passes, a piece at a time.
 struct Desk::Embedding {
     std::vector<std::vector<std::int32_t>> texts;
-    bool last = false;  // of the last token, else the mean
+    bool last = false;  // use the last token instead of the mean
     std::shared_ptr<VectorSink> sink;
     Clock::time_point deadline = Clock::time_point::max();
 
-    std::optional<decode::OpenSequence> sequence;  // of the text that is read
-    std::int64_t done = 0;                         // tokens of it
+    std::optional<decode::OpenSequence> sequence;  // of the current text
+    std::int64_t done = 0;                         // its tokens done so far
     std::vector<double> sum;                       // [dim]
     std::vector<std::vector<float>> vectors;
 };

@@ -1,4 +1,4 @@
-// Why a request was not answered, as clients are told.
+// The error of a request, as reported to its client.
 #pragma once
 
 #include <exception>
@@ -15,11 +15,11 @@ struct Failure : std::exception {
     std::string type = "invalid_request_error";
     std::string param{};     // the field; empty: none
     std::string code{};      // empty: none
-    int retry_after_ms = 0;  // of 429 and 503; 0: not said
+    int retry_after_ms = 0;  // for 429 and 503; 0: not given
 
     const char* what() const noexcept override { return message.c_str(); }
 
-    // The request is wrong: 400, with the field's name.
+    // Invalid request: 400, with the field's name.
     static Failure bad(std::string param, std::string message, std::string code = {}) {
         Failure out;
         out.message = std::move(message);
@@ -35,7 +35,7 @@ struct Failure : std::exception {
         out.code = std::move(code);
         return out;
     }
-    // An error of the engine: the request has the fault where it is of input or usage.
+    // An error of the engine: the request's fault if it is of kind input or usage.
     static Failure of(const Error& error) {
         if (error.kind() == ErrorKind::device) return of(500, "server_error", error.what());
         return bad(error.info().field, error.what());
@@ -51,7 +51,7 @@ struct Failure : std::exception {
     }
 };
 
-// The field is there, and what it has cannot be taken.
+// The field's value is not acceptable.
 [[noreturn]] inline void wrong(const std::string& field, const std::string& problem) {
     throw Failure::bad(field, "'" + field + "' " + problem, "invalid_value");
 }

@@ -18,8 +18,8 @@ namespace {
 
 using K = FieldKind;
 constexpr double kInt = std::numeric_limits<std::int32_t>::max();
-// 2^53 - 1: JSON's numbers are doubles to many clients, which write all whole numbers up to here as
-// they are. From 2^53 on one may stand for its neighbour.
+// 2^53 - 1: many clients read JSON numbers as doubles, which hold all integers up to here exactly.
+// From 2^53 on a double may stand for a neighbouring integer.
 constexpr double kLong = 9007199254740991.0;
 constexpr double kBytes = 8 << 20;
 constexpr double kBiases = ops::kMostBiases;
@@ -233,7 +233,7 @@ std::string range_text(const Field& field) {
     throw Failure::bad(field.name, fmt::format("'{}' {}", field.name, what), "invalid_value");
 }
 
-// What the table takes: "a whole number, 1 to 128".
+// What the field accepts: "a whole number, 1 to 128".
 std::string taken_text(const Field& field) {
     const char* const spelled = field.kind == K::integer ? " without a point or an exponent" : "";
     const std::string range = range_text(field);
@@ -241,7 +241,7 @@ std::string taken_text(const Field& field) {
                        spelled, range.empty() ? "" : ", ", range);
 }
 
-// `is`: what was sent, as it counts.
+// `is`: the value that was sent.
 void require_range(const Field& field, bool inside, const std::string& is) {
     if (!inside) wrong_field(field, fmt::format("{}, and must be {}", is, range_text(field)));
 }
@@ -284,7 +284,7 @@ void check(const Field& field, formats::JsonValue value) {
         wrong_field(field, fmt::format("is {}, and must be {}", printable(value.shown(40), 60),
                                        taken_text(field)));
     }
-    if (field.kind == K::integer) {  // as it is: as a double it may be another
+    if (field.kind == K::integer) {  // exact: a double may be another number
         require_range(field,
                       value.is_integer_in(static_cast<std::int64_t>(field.least),
                                           static_cast<std::int64_t>(field.most)),

@@ -1,5 +1,5 @@
-// The fields that requests may have: one table for each route, from which requests are checked and
-// the tables of docs/server.md are made.
+// The fields of requests: one table for each route, used to check requests and to generate the
+// tables of docs/server.md.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,16 @@ enum class FieldKind {
     texts,  // a text, or a list of texts
     list,
     object,
-    mixed,    // several; the table says which in words
-    ignored,  // clients send it; it changes nothing here
+    mixed,    // several types; the table says which
+    ignored,  // accepted from clients, without effect
 };
 
 struct Field {
     const char* name;
     FieldKind kind;
-    // Of a number its value; of a text its bytes, of a list its entries.
+    // A number's value, a text's bytes, or a list's entries.
     double least = 0, most = 0;
-    const char* fallback = "";  // where it is not given; "required": it must be
+    const char* fallback = "";  // default; "required": it must be given
     const char* about = "";
 };
 
@@ -38,14 +38,14 @@ struct Field {
 // "apply_template"
 std::span<const Field> fields_of(std::string_view route);
 std::vector<std::string_view> routes_with_fields();
-// As Markdown, with a line end behind each row.
+// As Markdown, one line per row.
 std::string field_table(std::string_view route);
 
-// A request's body, held to the table of its route. Null counts as absent.
+// A request's body, checked against the table of its route. Null counts as absent.
 class Fields {
   public:
-    Fields() = default;  // of a request without a body
-    // Throws Failure (400) naming the field that is unknown, missing, or of another type or size.
+    Fields() = default;  // for a request without a body
+    // Throws Failure (400) naming a field that is unknown, missing, or has a wrong type or size.
     Fields(formats::JsonValue body, std::string_view route);
 
     bool given(const char* name) const { return find(name).has_value(); }
@@ -54,7 +54,7 @@ class Fields {
     std::int64_t integer(const char* name, std::int64_t fallback) const;
     double number(const char* name, double fallback) const;
     std::string text(const char* name, std::string fallback = {}) const;
-    std::vector<std::string> texts(const char* name) const;  // of one text as well
+    std::vector<std::string> texts(const char* name) const;  // also for a single text
 
   private:
     formats::JsonValue body_;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kSamples = 64, kSampleBytes = 16 << 10;
 
-// FNV-1a: no secret depends on it.
+// FNV-1a: not used for secrets.
 class Hash {
   public:
     void add(std::string_view bytes) {

@@ -1,4 +1,4 @@
-// Messages, as Anthropic's clients read them: one choice, named events.
+// Messages in Anthropic's format: one choice, named events.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,7 +56,7 @@ class MessagesFormat final : public Format {
         if (!made.text.empty() || made.calls.empty()) content = text_block(made.text);
         for (const CalledText::Call& call : made.calls) {
             if (!content.empty()) content += ',';
-            // A call that was cut has no input that is JSON, and must not be taken for one.
+            // A call that was cut off has no valid JSON input, and must not be taken for a call.
             content += call.whole ? call_block(call.name, call.arguments)
                                   : text_block(fmt::format(R"({{"name": "{}", "arguments": {})",
                                                            call.name, call.arguments));
@@ -73,7 +73,7 @@ class MessagesFormat final : public Format {
         return out;
     }
 
-    // Blocks come one after the other; each is closed before the next begins.
+    // Blocks follow one another; each is closed before the next begins.
     std::string part(const CallPart& part) {
         switch (part.kind) {
             case CallPart::Kind::text: {
@@ -134,7 +134,7 @@ class MessagesFormat final : public Format {
             json.null().key("stop_sequence").null();
             return;
         }
-        // The format of the conversation has stop strings of its own.
+        // The conversation's format has its own stop strings.
         const bool asked = text->reason == decode::StopReason::stop_string &&
                            std::find(options_.stops.begin(), options_.stops.end(),
                                      text->stopped_by) != options_.stops.end();
@@ -161,10 +161,10 @@ class MessagesFormat final : public Format {
     }
 
     FormatOptions options_;
-    // Of a stream.
+    // For a stream.
     std::optional<CallReader> reader_;
     Block open_ = Block::none;
-    int blocks_ = 0;  // that are closed
+    int blocks_ = 0;  // closed blocks
     int calls_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Chat completions and completions, as OpenAI's clients read them.
+// Chat completions and completions in OpenAI's format.
 #include <fmt/format.h>
 
 #include <utility>
@@ -46,8 +46,8 @@ class OpenAiFormat : public Format {
   protected:
     virtual std::string choice_json(int choice, const ChoiceText& text) const = 0;
 
-    // One choice of a chunk; what comes before it is the same in all of them.
-    // `own`: an object of this server's, beside the choice.
+    // One choice of a chunk; the text before it is the same in all chunks. `own`: this server's own
+    // object, beside the choice.
     std::string chunk(std::string_view choice, std::string_view own = {}) const {
         std::string json = chunk_head_;
         json += R"(,"choices":[)";
@@ -57,7 +57,7 @@ class OpenAiFormat : public Format {
         return event_text(json + "}");
     }
 
-    // How many tokens a piece brings, where it is not one.
+    // How many tokens a piece has, if it is not one.
     static std::string count_json(const ChoiceText& text) { return count_json(text.fresh); }
     static std::string count_json(std::int64_t tokens) {
         return tokens == 1 ? "" : fmt::format(R"({{"tokens":{}}})", tokens);
@@ -94,7 +94,7 @@ class OpenAiFormat : public Format {
             return of > 0 ? static_cast<double>(amount) / of : 0.0;
         };
         json.member("tokens_per_s", rate(decoded, usage.seconds));
-        if (usage.choices.size() == 1 && usage.choices[0]) {  // of several, passes are shared
+        if (usage.choices.size() == 1 && usage.choices[0]) {  // several choices share passes
             const Usage::Choice& only = *usage.choices[0];
             json.member("bytes_per_token",
                         rate(only.decode.work.bytes_read, static_cast<double>(only.decode.tokens)));
@@ -132,11 +132,11 @@ class OpenAiFormat : public Format {
     std::string chunk_head_;
 };
 
-// The calls of one choice as they come.
+// The tool calls of one choice as they arrive.
 struct ChoiceCalls {
     CallReader reader;
     int begun = 0;
-    std::int64_t unsaid = 0;  // tokens that no chunk has told of
+    std::int64_t unsaid = 0;  // tokens not reported by any chunk yet
 };
 
 class ChatFormat final : public OpenAiFormat {
@@ -207,7 +207,7 @@ class ChatFormat final : public OpenAiFormat {
         return calls_[i];
     }
 
-    // A chunk for each; the first one has the probabilities of all tokens that came.
+    // One chunk for each part; the first has the probabilities of all new tokens.
     std::string parts(int choice, const std::vector<CallPart>& parts, const ChoiceText& text) {
         std::string out, known = logprobs(text);
         ChoiceCalls& own = calls(choice);
@@ -277,7 +277,7 @@ class ChatFormat final : public OpenAiFormat {
         return json.take();
     }
 
-    std::vector<ChoiceCalls> calls_;  // of a stream
+    std::vector<ChoiceCalls> calls_;  // for a stream
 };
 
 class CompletionFormat final : public OpenAiFormat {

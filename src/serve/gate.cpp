@@ -94,8 +94,8 @@ Gate::Gate(GateOptions options) : options_(std::move(options)) {
     }
 }
 
-// A page that has its own name point here (DNS rebinding) sends that name: it is not known. One
-// that is an address cannot have been chosen so.
+// A web page that points its own name here (DNS rebinding) sends that name, which is not known. An
+// address cannot be used for that.
 bool Gate::host_known(std::string_view host) const {
     const std::string name = lower_case(without_port(host));
     return name == "localhost" || name.ends_with(".localhost") || is_address(name) ||
@@ -105,7 +105,7 @@ bool Gate::host_known(std::string_view host) const {
 int Gate::key_of(const HttpRequest& request) const {
     const std::string_view given = key_in(request);
     int found = -1;
-    for (std::size_t i = 0; i < options_.keys.size(); ++i) {  // all of them: no time tells which
+    for (std::size_t i = 0; i < options_.keys.size(); ++i) {  // always all of them: constant time
         if (equal_in_constant_time(options_.keys[i], given)) found = static_cast<int>(i);
     }
     return found;

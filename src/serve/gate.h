@@ -1,4 +1,4 @@
-// Who may ask: the names under which the server is known, the pages that may use it, and keys.
+// Access control: the server's known host names, allowed origins, and keys.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,23 @@
 namespace mr::serve {
 
 struct GateOptions {
-    std::vector<std::string> hosts{};    // names beside localhost; addresses are always taken
-    std::vector<std::string> origins{};  // "https://example.org:8443"; "*" is none
-    std::vector<std::string> keys{};     // none: every client may ask
+    std::vector<std::string> hosts{};    // names besides localhost; addresses are always accepted
+    std::vector<std::string> origins{};  // "https://example.org:8443"; "*" is not accepted
+    std::vector<std::string> keys{};     // none: no key is needed
 };
 
 class Gate {
   public:
-    // Throws Error (usage) for what is no origin.
+    // Throws Error (usage) for an invalid origin.
     explicit Gate(GateOptions options);
 
-    // Why the request is refused; none: it may pass. `open`: no key is needed for its path.
+    // Why the request is refused; none: it is allowed. `open`: its path needs no key.
     std::optional<Failure> check(const HttpRequest& request, bool open) const;
     // Headers for pages of other origins (CORS).
     Headers headers(const HttpRequest& request) const;
-    // Whose queue the request waits in: its key, or the address that it came from.
+    // The queue of the request: that of its key, or of its address.
     std::string client_of(const HttpRequest& request) const;
-    // Whose prompts it may find in the cache: those of its key. 0: there are no keys.
+    // Prompts in the cache are shared only within this salt: that of its key. 0: there are no keys.
     std::uint64_t salt_of(const HttpRequest& request) const;
 
   private:
@@ -39,9 +39,9 @@ class Gate {
     GateOptions options_;
 };
 
-// Whether the texts are equal, in a time that follows from the length of `secret` alone.
+// Compares in a time that depends only on the length of `secret`.
 bool equal_in_constant_time(std::string_view secret, std::string_view given);
-// One key a line; empty lines and those that begin with # are none. Throws Error (input) where
+// One key per line; empty lines and lines that begin with # are skipped. Throws Error (input) if
 // there is no key, or one is shorter than 8 bytes or has spaces.
 std::vector<std::string> read_keys(const std::string& path);
 

@@ -23,7 +23,7 @@ class Filter final : public ops::TokenFilter {
         for (const std::int32_t id : banned_) {
             left_[static_cast<std::size_t>(id) / 32] &= ~(1U << id % 32);
         }
-        // A text that could not go on otherwise goes on with what was banned.
+        // If only banned tokens could continue the text, they are allowed.
         const bool any = std::any_of(left_.begin(), left_.end(), [](auto word) { return word; });
         return any ? std::span<const std::uint32_t>(left_) : all;
     }
@@ -67,7 +67,7 @@ std::size_t Grammars::held() {
     return bytes;
 }
 
-// Grammars that no request holds go first, the oldest of them before the others.
+// Evicts grammars that no request holds, oldest first.
 void Grammars::make_room(std::size_t bytes) {
     if (bytes > most_bytes_) {
         throw Failure::of(400, "invalid_request_error",
@@ -100,7 +100,7 @@ Grammars::MakeFilter Grammars::filter(const std::string& key,
         grammar = find(key);
     }
     if (!grammar) {
-        // Without the lock: two may make the same, and one of them is kept.
+        // Without the lock: two threads may make the same grammar, and one is kept.
         auto made = std::make_shared<text::grammar::Grammar>(make(), vocabulary());
         const std::lock_guard lock(mutex_);
         grammar = find(key);

@@ -1,5 +1,5 @@
-// One thread serves all connections; a request with a body is handled by one of a few workers.
-// Boost.Asio has the sockets and Boost.Beast the parser; answers are written as text
+// One thread serves all connections; requests with a body are handled by a few workers.
+// Boost.Asio provides the sockets and Boost.Beast the parser; answers are written as text
 // (http_text.cpp).
 #include "serve/http.h"
 
@@ -15,12 +15,12 @@
 namespace mr::serve {
 namespace {
 
-constexpr std::chrono::milliseconds kSweep{200};       // how often deadlines are looked at
-constexpr std::chrono::milliseconds kAcceptAgain{50};  // after there was no descriptor left
+constexpr std::chrono::milliseconds kSweep{200};       // how often deadlines are checked
+constexpr std::chrono::milliseconds kAcceptAgain{50};  // retry after running out of descriptors
 
 constexpr std::size_t kLongBody = 256 << 10;
 
-// More descriptors than the usual 1,024, where the system allows them.
+// Raises the limit of descriptors above the usual 1,024, if the system allows it.
 void raise_descriptor_limit() {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
@@ -28,8 +28,8 @@ void raise_descriptor_limit() {
     ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// The memory of a long body goes back to the system. glibc would keep more with every such body: by
-// itself it raises the size from which memory is the system's.
+// Returns the memory of a long body to the system. By default glibc would keep more with every such
+// body: it raises its own threshold for mmap.
 void give_long_bodies_back() {
 #ifdef __GLIBC__
     ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(kLongBody));
@@ -97,7 +97,7 @@ void HttpHost::start() {
 void HttpHost::accept() {
     acceptor.async_accept([this](const error_code& problem, tcp::socket socket) {
         if (problem == asio::error::operation_aborted || !acceptor.is_open()) return;
-        if (problem) {  // no descriptor left, or a client that has left already
+        if (problem) {  // no descriptor left, or the client has disconnected
             accept_again.expires_after(kAcceptAgain);
             accept_again.async_wait([this](const error_code& ended) {
                 if (!ended && acceptor.is_open()) accept();
@@ -214,13 +214,13 @@ void HttpHost::work() {
 }
 
 void HttpHost::handle(const HttpExchangePtr& exchange) {
-    // Without a holder it gets no answer any more: its connection ends.
+    // If all handlers drop it, there is no answer: its connection ends.
     const ExchangePtr handed(exchange.get(), [exchange](Exchange*) { exchange->cut(); });
     try {
         handlers.handle(handed);
     } catch (const std::exception& error) {
         exchange->reply(refusal(500, error.what()));
-        exchange->cut();  // where an answer had begun
+        exchange->cut();  // if an answer had begun
     }
 }
 
@@ -251,7 +251,7 @@ HttpServer::~HttpServer() {
     for (std::thread& thread : impl_->threads) thread.join();
     impl_->requests.clear();
     impl_->long_requests.clear();
-    impl_->woken.clear();  // connections hold what holds them here
+    impl_->woken.clear();  // connections hold their owner
 }
 
 const std::string& HttpServer::address() const { return impl_->address; }

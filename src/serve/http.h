@@ -1,5 +1,5 @@
-// HTTP/1.1 and nothing else: connections, limits, and requests that any thread may answer. Knows
-// nothing of models. http.cpp is the one file that sees Boost.
+// HTTP/1.1 transport only: connections, limits, and requests that any thread may answer. It does
+// not know about models. Boost is included only through http_connection.h.
 #pragma once
 
 #include <atomic>
@@ -20,12 +20,12 @@ namespace mr::serve {
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
-    std::string method, path, query;  // the path as it came: nothing is decoded
+    std::string method, path, query;  // the path is not decoded
     Headers headers;                  // names in lower case
     std::string body;
     std::string peer;  // the address, without the port
 
-    // Of the first header of that name, in lower case; empty: there is none.
+    // The value of the first header of that name (in lower case); empty: none.
     std::string_view header(std::string_view name) const;
     std::size_t count(std::string_view name) const;
 };
@@ -37,17 +37,17 @@ struct HttpReply {
     Headers headers{};
 };
 
-// What the access log says of an answer.
+// One answer in the access log.
 struct Access {
     const HttpRequest& request;
-    int status = 0;  // 0: the client left before there was one
+    int status = 0;  // 0: the client disconnected before
     std::uint64_t bytes = 0;
     double seconds = 0;
-    bool whole = true;  // false: the connection ended before the answer did
+    bool whole = true;  // false: the connection ended before the answer was complete
 };
 
-// One request and its answer. Any thread may call any member, and may let go of it after the
-// connection has ended. Where all let go of it before there was an answer, the connection ends.
+// One request and its answer. Any thread may call any member, also after the connection has ended.
+// If all references are dropped before there is an answer, the connection ends.
 class Exchange {
   public:
     virtual ~Exchange() = default;
@@ -56,48 +56,49 @@ class Exchange {
     Exchange& operator=(const Exchange&) = delete;
 
     virtual const HttpRequest& request() const = 0;
-    // The whole answer; or a stream: begin(), write() any number of times, end(). The first answer
-    // counts.
+    // The whole answer; or a stream: begin(), write() any number of times, end(). Only the first
+    // answer counts.
     virtual void reply(HttpReply reply) = 0;
     virtual void begin(HttpReply head) = 0;
-    // False: the client has left or does not read, and the stream was cut.
+    // False: the client has disconnected or does not read, and the stream was cut.
     virtual bool write(std::string_view piece) = 0;
     virtual void end() = 0;
-    // Ends the connection in the middle of a stream, so that the client sees that a part is
-    // missing.
+    // Ends the connection in the middle of a stream, so that the client notices the missing
+    // part.
     virtual void cut() = 0;
-    // Whether the client has left: the answer has no reader.
+    // Whether the client has disconnected.
     virtual bool gone() const = 0;
 };
 using ExchangePtr = std::shared_ptr<Exchange>;
 
 struct HttpOptions {
     std::string host = "127.0.0.1";
-    std::uint16_t port = 0;  // 0: one that is free
+    std::uint16_t port = 0;  // 0: any free port
     std::size_t header_bytes = 16 << 10;
     std::size_t body_bytes = 8 << 20;
-    std::size_t all_bodies = 256 << 20;  // of requests that are read or answered
+    std::size_t all_bodies = 256 << 20;  // of requests being read or answered
     std::size_t connections = 4096;
-    // Of one client: an address, or of IPv6 a network of 64 bits, all of which one host may use.
-    // 0: a quarter of all, and no limit for the loopback address, from which a proxy asks for many.
+    // Per client: an address, or an IPv6 network of 64 bits, which one host may use alone. 0: a
+    // quarter of all, and no limit for the loopback address, where a proxy connects for many
+    // clients.
     std::size_t connections_per_client = 0;
-    std::size_t unread_bytes = 1 << 20;        // of a stream that its client does not read
+    std::size_t unread_bytes = 1 << 20;        // of a stream that its client has not read
     std::chrono::milliseconds idle{75000};     // between requests
-    std::chrono::milliseconds header{10000};   // from the first byte of a request to its body
-    std::chrono::milliseconds request{30000};  // ... to its last byte
-    std::chrono::milliseconds stall{30000};    // of a client that reads nothing
+    std::chrono::milliseconds header{10000};   // first byte of a request to its body
+    std::chrono::milliseconds request{30000};  // first byte to last byte
+    std::chrono::milliseconds stall{30000};    // for a client that reads nothing
     int workers = 2;                           // threads that handle requests with a body
 };
 
 struct HttpHandlers {
-    // Before the body is read: an answer refuses the request.
+    // Called before the body is read: an answer refuses the request.
     std::function<std::optional<HttpReply>(const HttpRequest& head)> admit;
-    // GET, HEAD and OPTIONS on the thread that serves connections: must be quick. Others on a
+    // GET, HEAD and OPTIONS run on the connection thread and must be quick. Others run on a
     // worker.
     std::function<void(const ExchangePtr&)> handle;
-    // Headers of every answer to the request, refusals included.
+    // Additional headers of every answer, refusals included.
     std::function<Headers(const HttpRequest&)> extra;
-    // The answer to what is no valid request, or beyond a limit.
+    // The answer to an invalid request, or one beyond a limit.
     std::function<HttpReply(int status, const std::string& problem)> refuse;
     std::function<void(const Access&)> done;
 };
@@ -106,50 +107,49 @@ struct HttpHost;  // http_connection.h
 
 class HttpServer {
   public:
-    // Listens at once; connections wait until start(). Throws Error (input) where it cannot.
+    // Listens at once; connections wait until start(). Throws Error (input) if it cannot listen.
     explicit HttpServer(const HttpOptions& options);
-    // Cuts what is still going on.
+    // Cuts connections that are still open.
     ~HttpServer();
     HttpServer(const HttpServer&) = delete;
     HttpServer& operator=(const HttpServer&) = delete;
 
     void start(HttpHandlers handlers);
 
-    const std::string& address() const;  // with brackets where it is of IPv6
+    const std::string& address() const;  // with brackets for IPv6
     std::uint16_t port() const;
     std::size_t connections() const;
 
-    // No connection and no request is taken any more; idle connections end, others after their
+    // Accepts no more connections and requests; idle connections end, others after their
     // answer.
     void drain();
-    // Waits until all connections have ended, at most so long. False: some have not.
+    // Waits until all connections have ended, for `most` at most. False: some have not.
     bool wait_drained(std::chrono::milliseconds most);
 
   private:
     std::shared_ptr<HttpHost> impl_;
 };
 
-// By which connections are counted and turns are given: an IPv4 address, or the first 64 bits of an
-// IPv6 one.
+// A client, for limits and turns per client: an IPv4 address, or the first 64 bits of an IPv6 one.
 struct HttpClient {
     std::string name{};
     bool loopback = false;
 };
 HttpClient http_client(const std::string& address);
-// Connections that a client may have.
+// Connections that one client may have.
 std::size_t most_of_client(const HttpOptions& options, bool loopback);
 
-// Of ASCII's letters.
+// Only ASCII letters.
 std::string lower_case(std::string_view text);
-// "OK", "Not Found"; of a number that is not used here "".
+// "OK", "Not Found"; "" for a status that is not used here.
 std::string_view status_words(int status);
-// The lines of an answer up to the empty one.
+// The head of an answer, up to the empty line.
 struct HeadOptions {
     bool keep_alive = true, old_version = false;  // HTTP/1.0
     std::optional<std::size_t> length{};          // none: chunks
 };
 std::string head_text(const HttpReply& reply, const Headers& extra, const HeadOptions& options);
-// Appends the piece as a chunk.
+// Appends the piece as an HTTP chunk.
 std::string& append_chunk(std::string& out, std::string_view piece);
 
 }  // namespace mr::serve

@@ -1,4 +1,4 @@
-// One connection: reads, parses, hands requests over, sends answers in their order.
+// One connection: reads, parses, hands over requests, sends answers in order.
 #include "serve/http_connection.h"
 
 #include <fmt/format.h>
@@ -7,7 +7,7 @@ namespace mr::serve {
 namespace {
 
 constexpr std::chrono::milliseconds kLinger{2000};  // for the client to close its side
-constexpr std::size_t kReadAhead = 64 << 10;        // bytes of requests behind the current one
+constexpr std::size_t kReadAhead = 64 << 10;        // bytes of requests after the current one
 
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -18,7 +18,7 @@ int status_of(const error_code& problem) {
     return 400;
 }
 
-// Whether a line of the head goes on in the next one. Readers of old disagree on what that means.
+// Whether a header line is folded. Parsers disagree on what that means.
 bool has_fold(std::string_view in) {
     const std::string_view head = in.substr(0, in.find("\r\n\r\n"));
     return head.find("\r\n ") != head.npos || head.find("\r\n\t") != head.npos;
@@ -38,7 +38,7 @@ void HttpExchange::wake() {
 void HttpExchange::add_head(const HttpReply& reply, std::optional<std::size_t> length) {
     status_ = reply.status;
     if (connection_->server().draining) keep_alive_ = false;
-    if (!length && old_version_) keep_alive_ = false;  // the end of the stream is its end
+    if (!length && old_version_) keep_alive_ = false;  // the end of the connection ends the stream
     pending_ += head_text(
         reply, extra_, {.keep_alive = keep_alive_, .old_version = old_version_, .length = length});
 }
@@ -110,7 +110,7 @@ void HttpConnection::close() {
 }
 
 void HttpConnection::count_body(std::size_t bytes) {
-    server_->body_bytes += bytes - body_;  // modulo 2^64: may be less
+    server_->body_bytes += bytes - body_;  // modulo 2^64: may decrease
     body_ = bytes;
 }
 
@@ -153,16 +153,16 @@ void HttpConnection::took(const error_code& problem, std::size_t count) {
     read();
 }
 
-// Nothing more will come.
+// The client will send nothing more.
 void HttpConnection::came_to_end() {
     if (current_) return half_closed();
     if (!parser_ || lingering_) return close();
     refuse(400, "the request ends before it is complete");
 }
 
-// The client has ended its side: it waits for its answers, or it has left. The system of one that
-// has left answers bytes with a reset, so some are sent: those of the answer where it has begun,
-// else a `100 Continue`, which clients skip. HTTP/1.0 has no such answer: there it counts as left.
+// The client has closed its side: it either waits for its answers or has gone. A host whose client
+// has gone answers bytes with a reset, so some are sent: those of the answer if it has begun, else
+// a `100 Continue`, which clients skip. HTTP/1.0 has no such answer: there it counts as gone.
 void HttpConnection::half_closed() {
     socket_.async_wait(tcp::socket::wait_error,
                        [self = shared_from_this()](const error_code& problem) {
@@ -232,14 +232,14 @@ HttpRequest HttpConnection::request_of_head() const {
     return out;
 }
 
-// Whether the rest of the request is wanted.
+// Returns whether to read the rest of the request.
 bool HttpConnection::take_head() {
     head_ = request_of_head();
     if (head_.path.empty() || (head_.path[0] != '/' && head_.path != "*")) {
         refuse(400, "the target of a request is a path here");
         return false;
     }
-    // One way to say where a body ends: two are how requests are smuggled past a proxy.
+    // Only one way to say where a body ends: two are used to smuggle requests past a proxy.
     const std::string_view encoding = head_.header("transfer-encoding");
     if (head_.count("transfer-encoding") > 1 ||
         (!encoding.empty() && lower_case(encoding) != "chunked")) {
@@ -258,7 +258,7 @@ bool HttpConnection::take_head() {
         answer_at_once(std::move(*refused));
         return false;
     }
-    if (parser_->get().version() < 11) return true;  // which has no expectations
+    if (parser_->get().version() < 11) return true;  // no Expect header there
     const std::string expect = lower_case(head_.header("expect"));
     if (!expect.empty() && expect != "100-continue") {
         refuse(417, "of expectations only '100-continue' is met");
@@ -275,8 +275,8 @@ void HttpConnection::refuse(int status, const std::string& problem) {
     answer_at_once(server_->refusal(status, problem), true);
 }
 
-// Before the request is whole. `last`: what follows it is not to be trusted, and not read; nor is
-// it where the end of the request is not known.
+// Answers before the request is complete. `last`: bytes after it cannot be trusted and are not
+// read, e.g. because the end of the request is unknown.
 void HttpConnection::answer_at_once(HttpReply reply, bool last) {
     if (!has_head_) head_ = parser_ ? request_of_head() : HttpRequest{};
     head_.peer = peer_;
@@ -321,7 +321,7 @@ void HttpConnection::pump() {
         current_->woken_ = false;
         overfull = current_->overfull_;
         if (!writing_ && !overfull) {
-            sending_.swap(current_->pending_);  // which is empty, and keeps its room
+            sending_.swap(current_->pending_);  // empty, but keeps its memory
             ended = current_->ended_;
             cut = current_->cut_;
         }
@@ -364,7 +364,7 @@ void HttpConnection::finish() {
     read();
 }
 
-// Closing at once would discard what the client has not read yet.
+// Closing at once would discard data that the client has not read yet.
 void HttpConnection::linger() {
     lingering_ = true;
     deadline_ = Clock::now() + kLinger;

@@ -1,4 +1,4 @@
-// What http.cpp (the server) and http_connection.cpp (its connections) share. For these two alone:
+// Shared by http.cpp (the server) and http_connection.cpp (its connections). Internal to these two:
 // it includes Boost.
 #pragma once
 
@@ -51,13 +51,14 @@ class HttpExchange final : public Exchange {
     std::size_t most_unread_ = 0;
     bool keep_alive_ = true, old_version_ = false, head_only_ = false;
     const Clock::time_point start_ = Clock::now();
-    std::uint64_t sent_ = 0;  // the connection's thread alone
+    std::uint64_t sent_ = 0;  // only on the connection's thread
 
     std::mutex mutex_;
-    std::string pending_;  // bytes that the connection has not taken yet
+    std::string pending_;  // bytes not yet taken by the connection
     int status_ = 0;
     bool ended_ = false, cut_ = false, overfull_ = false, woken_ = false;
-    // Asked before every pass: in a line of the cache that no piece of the answer is written to.
+    // Polled before every pass: on a cache line of its own, away from the fields that writes of the
+    // answer touch.
     alignas(64) std::atomic<bool> gone_ = false;
 };
 using HttpExchangePtr = std::shared_ptr<HttpExchange>;
@@ -74,8 +75,8 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     void give_to_worker(HttpExchangePtr exchange);
     void handle(const HttpExchangePtr& exchange);
     void remove(const std::shared_ptr<HttpConnection>& connection);
-    // Any thread: the connection has something to send. Of many at once the thread of connections
-    // is woken for the first alone.
+    // Called by any thread: the connection has something to send. Many calls at once wake the
+    // connection thread only once.
     void wake(const std::shared_ptr<HttpConnection>& connection);
     HttpReply refusal(int status, const std::string& problem) const;
 
@@ -86,9 +87,9 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     asio::steady_timer sweeper{io}, accept_again{io};
     std::string address;
     std::uint16_t port = 0;
-    // The thread's own.
+    // Used only by the connection thread.
     std::set<std::shared_ptr<HttpConnection>> connections;
-    std::map<std::string, std::size_t> by_client;  // how many of them; none is 0
+    std::map<std::string, std::size_t> by_client;  // connections per client; no entry is 0
     std::atomic<std::size_t> connection_count = 0, body_bytes = 0;
     std::atomic<bool> draining = false;
     std::mutex count_mutex;
@@ -99,7 +100,8 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
 
     std::mutex work_mutex;
     std::condition_variable work_there;
-    // Long bodies take long to read: they wait apart, and one worker is left for the others.
+    // Long bodies take long to parse: they have their own queue, and one worker is left for the
+    // others.
     std::deque<HttpExchangePtr> requests, long_requests;
     int long_running = 0;
     bool leaving = false;
@@ -108,12 +110,12 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   public:
-    // `client`: whose connections it counts among.
+    // `client`: under which the connection is counted.
     HttpConnection(std::shared_ptr<HttpHost> server, tcp::socket socket, std::string client)
         : server_(std::move(server)), socket_(std::move(socket)), client_(std::move(client)) {
         error_code ignored;
         socket_.set_option(tcp::no_delay(true), ignored);
-        // Bytes that a client does not read wait here, where they are counted, not in the system.
+        // Bytes that a client does not read wait here, where they are counted, not in the kernel.
         socket_.set_option(tcp::socket::send_buffer_size(128 << 10), ignored);
         const tcp::endpoint peer = socket_.remote_endpoint(ignored);
         peer_ = peer.address().to_string(ignored);
@@ -124,7 +126,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void pump();  // sends what the answer has
     void check(Clock::time_point now);
     void close();
-    void drain();  // nothing more is taken
+    void drain();  // accept nothing more
     HttpHost& server() { return *server_; }
     const std::string& client() const { return client_; }
 
@@ -152,16 +154,16 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     const std::string client_;
     std::string peer_;
     std::array<char, 8192> chunk_;
-    std::string in_;  // read and not parsed
+    std::string in_;  // read, not parsed
     std::optional<Parser> parser_;
     HttpRequest head_;
     bool has_head_ = false;
     HttpExchangePtr current_;
     std::string sending_;
     std::size_t sent_ = 0;
-    std::size_t body_ = 0;  // what is counted in server_->body_bytes
+    std::size_t body_ = 0;  // bytes counted in server_->body_bytes
     bool reading_ = false, writing_ = false, lingering_ = false, closed_ = false, eof_ = false;
-    bool broken_ = false;  // what follows is no request
+    bool broken_ = false;  // the following bytes are not a request
     Clock::time_point deadline_ = kNever, body_deadline_ = kNever, write_deadline_ = kNever;
 };
 

@@ -1,4 +1,4 @@
-// What an answer looks like on the wire.
+// Writes answers as HTTP/1.1.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -68,7 +68,7 @@ std::string head_text(const HttpReply& reply, const Headers& extra, const HeadOp
         reply.status, status_words(reply.status), now);
     if (!reply.type.empty()) out += fmt::format("Content-Type: {}\r\n", reply.type);
     if (options.length) {
-        // Answers of 204 and 304 have no body, and say no length.
+        // Answers 204 and 304 have no body and no length.
         if (reply.status != 204 && reply.status != 304)
             out += fmt::format("Content-Length: {}\r\n", *options.length);
     } else if (!options.old_version) {

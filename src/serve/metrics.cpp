@@ -35,7 +35,7 @@ std::string Histogram::text(std::string_view name, std::string_view label) const
 }
 
 std::string Metrics::text(const std::string& model, std::int64_t connections) const {
-    // JSON's quotes are Prometheus' as well.
+    // JSON's quoting is valid for Prometheus, too.
     const std::string label = "model_name=" + formats::json_quoted(model);
     std::string out;
     const auto head = [&](std::string_view name, std::string_view kind, std::string_view about) {
@@ -110,7 +110,7 @@ std::string Metrics::text(const std::string& model, std::int64_t connections) co
     one("millrace_connections", "gauge", "Connections that are open.", connections);
     head("millrace_http_responses_total", "counter", "Answers, by the class of their status.");
     for (std::size_t i = 0; i < responses.size(); ++i) {
-        if (i == 1) continue;  // nothing is answered so
+        if (i == 1) continue;  // no answer has such a status
         const std::string status = i == 0 ? "left" : fmt::format("{}xx", i);
         out += fmt::format("millrace_http_responses_total{{{},status=\"{}\"}} {}\n", label, status,
                            responses[i].load());

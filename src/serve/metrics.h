@@ -1,5 +1,5 @@
-// Counters for an operator, that any thread may add to, as Prometheus' text. Names are vLLM's
-// where they mean the same, so that its dashboards work.
+// Counters for an operator, which any thread may add to, in Prometheus' text format. They have
+// vLLM's names where the meaning is the same, so that its dashboards work.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace mr::serve {
 
-// Values in buckets of fixed bounds.
+// Counts of values in buckets with fixed bounds.
 class Histogram {
   public:
     using Bounds = std::array<double, 17>;
@@ -24,7 +24,7 @@ class Histogram {
 
     void add(double value);
     std::uint64_t count() const;
-    double total() const;  // of all that were added
+    double total() const;  // sum of all values
     std::string text(std::string_view name, std::string_view label) const;
 
   private:
@@ -43,8 +43,8 @@ struct Metrics {
     Counter prompt_tokens = 0, found_tokens = 0, generated_tokens = 0, passes = 0;
     Counter ended_stop = 0, ended_length = 0, ended_abort = 0, ended_error = 0;
     Counter refused_full = 0, timed_out = 0, embedded_texts = 0;
-    std::array<Counter, 6> responses{};  // by the first digit of their status; 0: the client left
-    Counter bytes_read = 0, flops = 0;   // of all passes, by the contracts of their operations
+    std::array<Counter, 6> responses{};  // by the first digit of the status; 0: the client left
+    Counter bytes_read = 0, flops = 0;   // over all passes, by the contracts of their operations
     Histogram first_token, between_tokens, whole_request, in_queue;
     Histogram prefill_time, decode_time, inference_time, mean_token_time;  // of texts that ended
     Histogram prompt_length{Histogram::kTokens}, made_length{Histogram::kTokens},

@@ -1,4 +1,4 @@
-// Joins the parts: what buttons and keys do, the list of conversations, settings.
+// Joins the parts: buttons and keys, the list of conversations, settings.
 const app = {
   settings: { ...defaultSettings, ...store.read('millrace.settings', {}) },
   models: [],
@@ -34,7 +34,7 @@ const app = {
     byId('app').classList.toggle('running', running);
   },
 
-  // Keeps the focus where it was, and leaves a name that is being edited alone.
+  // Keeps the focus, and does not touch a name that is being edited.
   drawSide() {
     const list = byId('chats');
     if (list.querySelector('.rename')) return;
@@ -75,7 +75,7 @@ const app = {
     try {
       const { data } = await (await request('/v1/models')).json();
       this.models = Array.isArray(data) ? data.filter(one => typeof one?.id === 'string') : [];
-    } catch (error) {  // others are shown by the first answer that fails
+    } catch (error) {  // other errors are shown by the first answer that fails
       if (error.status === 401) notice(error.message, t('settings'), () =>
         byId('open-settings').click());
     }
@@ -277,8 +277,8 @@ function wireScroll() {
   new ResizeObserver(() => chats.scroll()).observe(byId('messages'));
 }
 
-// Figures of the answer four times a second, of the server once a second while it works, and once
-// when it has ended.
+// Updates figures of the answer four times a second, of the server once a second while it works,
+// and once after it has ended.
 function wireClock() {
   let tick = 0;
   let worked = false;
@@ -295,7 +295,7 @@ function wireClock() {
   }, 250);
 }
 
-// Other tabs of this page share what the browser keeps.
+// Other tabs with this page share the browser's storage.
 function wireTabs() {
   addEventListener('storage', ({ key }) => {
     if (key === 'millrace.chats') app.drawSide();

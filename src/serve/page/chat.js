@@ -6,7 +6,7 @@ const chats = {
   open: null,        // the conversation shown
   views: [],         // one MessageView for each of its messages
   runs: new Map(),   // by conversation id: {chat, message, meter, controller, saved}
-  meters: new Map(), // of the last answer, by conversation id
+  meters: new Map(), // Meter of the last answer, by conversation id
   pinned: true,      // the end stays in view
 
   show(chat) {
@@ -25,7 +25,7 @@ const chats = {
     app.drawGauges();
   },
 
-  // From the browser, unless its answer is under way.
+  // Loads it from the browser's storage, unless its answer is under way.
   openId(id) {
     this.show(this.runs.get(id)?.chat ?? store.chat(id) ?? newChat());
   },
@@ -44,7 +44,7 @@ const chats = {
     return view;
   },
 
-  // Removes message i and all behind it.
+  // Removes message i and all after it.
   cutAt(i) {
     this.open.messages.splice(i);
     for (const view of this.views.splice(i)) view.node.remove();
@@ -79,7 +79,7 @@ const chats = {
     this.answer();
   },
 
-  // Answers what the open conversation ends with. `tries`: how many answers it has had.
+  // Answers the last message of the open conversation. `tries`: answers so far.
   answer(tries = 0) {
     const message = { role: 'assistant', content: '' };
     if (tries) message.tries = tries;
@@ -89,7 +89,7 @@ const chats = {
     this.run(message, body);
   },
 
-  // Goes on with an answer that was cut.
+  // Continues an answer that was cut off.
   proceed(view) {
     if (this.running()) return;
     const { message } = view;
@@ -171,7 +171,7 @@ const messageActions = {
     chats.answer((view.message.tries ?? 0) + 1);
   },
 
-  // A user's message is sent again; an answer is kept as it was edited.
+  // A user's message is sent again; an edited answer is kept.
   edited(view, text) {
     if (chats.running()) return;
     if (view.message.role === 'user' && text.trim()) {
@@ -188,8 +188,8 @@ const messageActions = {
   },
 };
 
-// Only what the user set is sent: the server has defaults of its own. The same seed would give the
-// same answer again, so each further try draws with the next one.
+// Only settings of the user are sent: the server has its own defaults. The same seed would give the
+// same answer again, so each further try uses the next one.
 function requestBody(messages, tries) {
   const { settings } = app;
   const sent = messages.filter(one => one.content).map(({ role, content }) => ({ role, content }));

@@ -57,7 +57,7 @@ function morph(node, wanted) {
   }
 }
 
-// Copies, and shows a tick on `button` for a moment. `text`: a function, called at the click.
+// Copies text, and shows a tick on `button` for a moment. `text`: a function, called at the click.
 function copyButton(label, text) {
   const button = iconButton('copy', label, async () => {
     if (!await copyText(text())) return;
@@ -68,7 +68,7 @@ function copyButton(label, text) {
   return button;
 }
 
-// navigator.clipboard exists on https and loopback alone; the old command works elsewhere.
+// navigator.clipboard exists only on https and loopback; the old command works elsewhere.
 async function copyText(text) {
   try {
     await navigator.clipboard.writeText(text);
@@ -84,7 +84,7 @@ async function copyText(text) {
   }
 }
 
-// For screen readers alone.
+// For screen readers only.
 function say(text) {
   const line = h('p', {}, text);
   byId('say').append(line);

@@ -1,4 +1,4 @@
-// Elements of what markdown.js parsed.
+// Makes elements from the output of markdown.js.
 
 function drawInline(text) {
   return inlineElements(parseInline(text));
@@ -61,7 +61,7 @@ function drawTable(block) {
       h('tbody', {}, block.rows.map(row => h('tr', {}, row.map(cell('td')))))));
 }
 
-// What `node`, drawn of `old`, becomes for `block`: what has only grown is not drawn again.
+// Updates `node`, drawn from `old`, for `block`: parts that have only grown are not redrawn.
 function redrawn(node, old, block) {
   if (old.kind === 'code' && block.kind === 'code' && old.language === block.language &&
       block.text.startsWith(old.text)) {
@@ -82,8 +82,9 @@ function redrawn(node, old, block) {
   return drawBlock(block);
 }
 
-// Markdown that grows. `done` is the offset of the first block that may still change; elements of
-// those before it are never touched again, so a long answer costs no more per token than a short.
+// Markdown that grows. `done` is the offset of the first block that may still change; elements
+// before it are never touched again, so a token of a long answer costs no more than one of a short
+// answer.
 class MarkdownView {
   constructor(root, settled = () => {}) {
     this.root = root;
@@ -92,7 +93,7 @@ class MarkdownView {
     this.tail = [];          // [{block, node}] from `done` on
   }
 
-  // `text`: all there is so far; it begins with what the last call had.
+  // `text`: everything so far; it begins with the text of the last call.
   update(text, finished = false) {
     const rest = text.slice(this.done);
     const blocks = parseBlocks(rest);
@@ -105,7 +106,7 @@ class MarkdownView {
       if (node !== this.tail[0]?.node) node.remove();
     }
     for (const { node } of this.tail) this.root.append(node);
-    // A block is finished when the line that ended it is there as a whole: "-" may become an item.
+    // A block is finished when the line after it is complete: "-" may become an item.
     let open = 0;
     while (open + 1 < blocks.length && rest.includes('\n', blocks[open + 1].at)) open++;
     if (finished) open = blocks.length;

@@ -1,7 +1,7 @@
-// What the engine is doing: this answer's figures, measured here or told by the server, and the
-// server's own from /props and /metrics. Every figure may be missing; what is there is shown.
+// The engine panel: this answer's figures, measured here or sent by the server, and the server's
+// own from /props and /metrics. Any figure may be missing; those that are there are shown.
 
-// Of one answer. Times are performance.now() in milliseconds.
+// Figures of one answer. Times are performance.now() in milliseconds.
 class Meter {
   constructor() {
     this.begin = performance.now();
@@ -21,7 +21,7 @@ class Meter {
     while (this.arrivals[0][0] < now - 2000) this.arrivals.shift();
   }
 
-  // Over the last two seconds; the first token is the prompt's work.
+  // Over the last two seconds; without the first token, which is the prompt's work.
   rate() {
     if (this.stats.rate) return this.stats.rate;
     if (this.arrivals.length < 2) return 0;
@@ -35,7 +35,7 @@ class Meter {
     if (this.first) this.curve = [...this.curve.slice(-239), this.rate()];
   }
 
-  // The last chunk: usage as OpenAI's, and the server's own figures.
+  // The last chunk: usage in OpenAI's format, and the server's own figures.
   told(usage, own) {
     const put = (name, value) => {
       if (Number.isFinite(value) && value >= 0) this.stats[name] = value;
@@ -93,7 +93,7 @@ const engine = {
   props: {},
   metrics: new Map(),
   rate: null,      // tok/s of all requests, between the last two looks
-  traffic: null,   // bytes/s that the engine read meanwhile; null: none, or not told
+  traffic: null,   // bytes/s that the engine read meanwhile; null: unknown
   seen: null,      // [time, tokens, bytes] of the last look
   quiet: false,    // the server has no /metrics
   curve: [],
@@ -189,8 +189,8 @@ function contextLength() {
   return engine.props.context ?? engine.props.n_ctx ?? app.contextOf(app.model()) ?? 0;
 }
 
-// A token cannot come faster than its bytes: weights and cache read, over the machine's bandwidth.
-// Texts share the bytes of a pass, so only a text's own speed tells how often they are read.
+// Memory bandwidth limits a token: bytes of weights and cache read / the machine's bandwidth. Texts
+// share the bytes of a pass, so only a single text's own speed says how often they are read.
 function roofGauge(rate, stats) {
   const size = stats.bytes ?? engine.props.bytes_per_token ?? 0;
   const roof = engine.props.roof?.bytes_per_s;

@@ -18,8 +18,8 @@ function parseInline(text) {
 // Text, finished nodes, and {kind: 'mark', char, count, opens, closes} for runs of * _ ~.
 function inlineTokens(text) {
   const tokens = [];
-  const noTick = new Set();  // lengths of backtick runs that nothing closes from here on
-  let plain = 0;             // where text that is not yet a token begins
+  const noTick = new Set();  // lengths of backtick runs without a closing run from here on
+  let plain = 0;             // start of text that is not a token yet
   const push = (at, token, next) => {
     if (at > plain) tokens.push(text.slice(plain, at));
     if (token !== '') tokens.push(token);
@@ -38,7 +38,7 @@ function inlineTokens(text) {
   return tokens;
 }
 
-// The token at `at` and the place behind it; null where it is only text.
+// The token at `at` and the position after it; null if it is plain text.
 function inlineToken(text, at, noTick) {
   const char = text[at];
   if (char === '\\') {
@@ -69,7 +69,7 @@ function inlineToken(text, at, noTick) {
   return [linkNode(url, url), at + url.length];
 }
 
-// http and https alone become links; another scheme stays the text it was.
+// Only http and https become links; another scheme stays text.
 function linkNode(url, label, source = label) {
   return /^https?:\/\/[^\s]/i.test(url) ? { kind: 'link', url, text: label } : source;
 }
@@ -113,11 +113,11 @@ function mark(text, at) {
 // One star closes one, two close two, three close either or both.
 const fits = (open, close) => open === close || open >= 3 || close >= 3;
 
-// Pairs the marks. `stack`: marks that are open, each with what stands behind it so far.
+// Pairs the marks. `stack`: open marks, each with the nodes after it so far.
 function emphasized(tokens) {
   const stack = [{ char: '', count: 0, children: [] }];
   const top = () => stack[stack.length - 1];
-  const fold = () => {  // the top mark was no mark: it is text of the one below
+  const fold = () => {  // the top mark is plain text of the one below
     const { char, count, children } = stack.pop();
     top().children = top().children.concat(char.repeat(count), children);
   };

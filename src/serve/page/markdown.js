@@ -1,7 +1,7 @@
-// Markdown to a tree of plain objects; draw.js makes elements of it. What models write: paragraphs,
-// headings, lists, fenced code, quotes, tables, rules; inside of them code, bold, italic, struck
-// text and links. HTML is text. Every loop moves forward and every nesting has a bound, so that
-// hostile text costs no more than its length.
+// Markdown to a tree of plain objects; draw.js makes elements of it. Supports what models write:
+// paragraphs, headings, lists, fenced code, quotes, tables, rules; inside of them code, bold,
+// italic, struck text and links. HTML is text. Every loop moves forward and every nesting has a
+// bound, so that hostile text costs no more than its length.
 const kDeepest = 12;  // lists in quotes in lists ...
 
 const fenceLine = /^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$/;
@@ -12,7 +12,7 @@ const itemLine = /^( {0,3})([-*+]|\d{1,9}[.)])(?:[ \t]|$)/;
 
 const indentOf = line => line.length - line.trimStart().length;
 
-// Where a paragraph ends without a blank line before what follows.
+// Whether a line ends a paragraph without a blank line before it.
 function startsBlock(line) {
   const item = itemLine.exec(line);
   return fenceLine.test(line) || headingLine.test(line) || ruleLine.test(line) ||
@@ -23,7 +23,7 @@ function startsBlock(line) {
 function parseBlocks(text) {
   const lines = text.replace(/\t/g, '    ').split('\n');
   const blocks = parseLines(lines, 0);
-  // Tabs may have moved offsets, so they are counted in the original's lines.
+  // Tabs may have moved offsets, so they are counted in the original lines.
   let line = 0;
   let offset = 0;
   for (const block of blocks) {
@@ -48,7 +48,7 @@ function parseLines(lines, depth) {
   return blocks;
 }
 
-// The block that begins at line i, and the line behind it.
+// The block that begins at line i, and the line after it.
 function parseBlock(lines, i, depth) {
   const line = lines[i];
   if (fenceLine.test(line)) return parseFence(lines, i);
@@ -98,8 +98,8 @@ function parseQuote(lines, i, depth) {
   return [{ kind: 'quote', blocks: parseLines(inside, depth + 1) }, end];
 }
 
-// An item goes on over lines that are indented by two or more: models indent what belongs to "1. "
-// by two or three or four.
+// An item continues over lines indented by two or more: models indent the continuation of "1. " by
+// two, three or four.
 function parseList(lines, i, depth) {
   const first = itemLine.exec(lines[i])[2];
   const ordered = /\d/.test(first);
@@ -107,7 +107,7 @@ function parseList(lines, i, depth) {
     marker.slice(-1) === first.slice(-1);
   const items = [];
   let inside = null;
-  let width = 0;  // of the marker and the blanks behind it
+  let width = 0;  // width of the marker and the blanks after it
   let blank = false;
   let loose = false;
   let end = i;
@@ -145,7 +145,7 @@ function parseList(lines, i, depth) {
   return [{ kind: 'list', ordered, start: ordered ? parseInt(first, 10) : 1, loose, items }, end];
 }
 
-// The alignments of a table's columns where line i is its head: the next line has as many cells of
+// The alignments of a table's columns, if line i is its head: the next line has as many cells of
 // dashes; otherwise null.
 function tableColumns(lines, i) {
   if (i + 1 >= lines.length || !lines[i].includes('|') || !lines[i + 1].includes('-')) return null;

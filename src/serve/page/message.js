@@ -1,4 +1,4 @@
-// One message on the page. `actions`: what its buttons do, by name.
+// One message on the page. `actions`: callbacks of its buttons, by name.
 class MessageView {
   constructor(message, actions) {
     this.message = message;
@@ -11,7 +11,7 @@ class MessageView {
     this.draw();
   }
 
-  // Everything anew: when it appears, and after an edit.
+  // Redraws everything: when it appears, and after an edit.
   draw() {
     this.body.replaceChildren();
     this.thought = null;
@@ -23,7 +23,7 @@ class MessageView {
     this.drawFoot();
   }
 
-  // More text will come. What is there already is not read out.
+  // More text will come. Existing text is not read out.
   begin() {
     this.live = true;
     this.node.setAttribute('aria-busy', 'true');
@@ -41,7 +41,7 @@ class MessageView {
     this.drawFoot();
   }
 
-  // What has come is drawn once per frame, however many chunks brought it.
+  // New text is drawn once per frame, however many chunks brought it.
   grown() {
     if (this.frame) return;
     this.frame = requestAnimationFrame(() => {
@@ -79,7 +79,7 @@ class MessageView {
     this.wasOpen = open;
   }
 
-  // A diffusion model's block while it clears up: text where a token is settled, null where not.
+  // A diffusion model's open block: text where a token is settled, null elsewhere.
   showBlock(tokens) {
     if (!tokens) {
       this.block?.remove();
@@ -168,7 +168,7 @@ class MessageView {
   }
 }
 
-// What a reasoning model thought is apart from what it answered: a field of its own, or <think>.
+// Separates a reasoning model's thoughts from its answer: a field of its own, or <think>.
 function splitThinking({ content, thinking = '' }) {
   const begin = /^\s*<think>/.exec(content);
   if (!begin) return { thinking, answer: content };

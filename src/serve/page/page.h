@@ -1,4 +1,4 @@
-// The chat page: one HTML file inside of the program, joined by cmake/page.cmake.
+// The chat page: one HTML file inside the program, joined by cmake/page.cmake.
 #pragma once
 
 #include <string_view>
@@ -12,7 +12,7 @@ std::string_view page();
 // one script and one style, and allows no other and no other host.
 std::string_view page_policy();
 
-// Its ETag, quotes included: a browser that has this page need not read it again.
+// Its ETag, quotes included: a browser that has this page need not load it again.
 std::string_view page_tag();
 
 }  // namespace mr::serve

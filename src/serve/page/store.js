@@ -1,4 +1,4 @@
-// What the browser keeps: settings, a list of conversations, and each conversation by itself, so
+// The browser's storage: settings, a list of conversations, and each conversation separately, so
 // that saving one does not write the others.
 //   millrace.settings   {system, temperature, ..., theme, language}
 //   millrace.chats      [{id, title, updated}], newest first
@@ -92,7 +92,7 @@ function newChat() {
   return { id: newId(), title: '', updated: Date.now(), messages: [] };
 }
 
-// `value` as a conversation with known fields alone, or null: it may come from any file.
+// `value` as a conversation with only known fields, or null: it may come from any file.
 function checkedChat(value) {
   if (!value || typeof value !== 'object' || !Array.isArray(value.messages)) return null;
   const messages = value.messages.filter(one => one && typeof one.content === 'string' &&
@@ -122,7 +122,8 @@ function exported(chats) {
   return { format: 'millrace-chats', version: 1, chats };
 }
 
-// How many conversations of a file's text were added; each gets a new id, so none is overwritten.
+// Returns how many conversations of a file's text were added; each gets a new id, so none is
+// overwritten.
 function importChats(text) {
   let value;
   try {

@@ -11,7 +11,7 @@ function headers() {
   return key ? { Authorization: 'Bearer ' + key } : {};
 }
 
-// Answers of the server as the page shows them: its own message where it sent one.
+// Error answers as the page shows them: the server's own message if it sent one.
 async function refusal(response) {
   if (response.status === 401) return new ApiError(t('needsKey'), 401);
   if (response.status === 429) {
@@ -67,7 +67,7 @@ async function* serverEvents(body) {
   }
 }
 
-// The chunks of a streamed completion; throws where the server says so, or leaves early.
+// The chunks of a streamed completion; throws if the server reports an error or ends early.
 async function* completion(body, signal) {
   const response = await request('/v1/chat/completions', {
     method: 'POST', signal, headers: { 'Content-Type': 'application/json' },

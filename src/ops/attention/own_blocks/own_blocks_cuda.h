@@ -1,8 +1,8 @@
 // Attention of short blocks over their own keys, on the GPU, as one part of attention over more
 // keys. Training diffusion models (model/train/diffusion_attention.h) has thousands of blocks of 4
 // to 64 rows, each of which would be a separate sequence and tile for flash_forward(). Here a row
-// takes a few lanes, and the result of the other part is merged in the same pass. docs/training.md
-// has the lower bound and the design.
+// takes a few lanes, and the result of the other part is merged in the same pass.
+// docs/notebook/training.md has the lower bound and the design.
 //
 // Rows [b * block, (b + 1) * block) of q, k and v are block b; its rows see all keys of the block.
 // Heads are bf16 as in flash_cuda.h, the log-sum-exps f32 [heads, tokens]; sums are f32. There are
