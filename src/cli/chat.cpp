@@ -60,7 +60,7 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
                      made.prompt_tokens, gone));
 }
 
-// That the model no longer sees everything, once a conversation.
+// Says once per conversation that the model no longer sees everything.
 void tell_first_left(const model::Stream& stream) {
     err(fmt::format(
         "millrace: the first words have left the window: the model sees the first {} tokens and "
@@ -68,7 +68,7 @@ void tell_first_left(const model::Stream& stream) {
         stream.sinks, stream.window));
 }
 
-// What no longer fitted into the context, once.
+// Says once which turns no longer fit into the context.
 void tell_dropped(const decode::Conversation& chat, std::int64_t context) {
     const std::vector<std::string>& dropped = chat.dropped();
     if (dropped.empty()) return;
@@ -116,7 +116,7 @@ int chat(const Command& command, ChatOptions options) {
     ChatState state{conversation, options.generate, loaded.model->source, engine.options().context,
                     stream};
     const std::unique_ptr<LineReader> reader = make_line_reader();
-    bool warned = false;  // Ctrl-C at an empty prompt, once
+    bool warned = false;  // for one Ctrl-C at an empty prompt
     for (;;) {
         std::string line;
         const LineReader::Outcome outcome = reader->next(line);
@@ -127,14 +127,14 @@ int chat(const Command& command, ChatOptions options) {
             if (warned && line.empty()) break;
             warned = line.empty();
             out("\n");
-            if (!warned) continue;  // the line is what was to be left
+            if (!warned) continue;  // Ctrl-C discarded a line
             note("(Ctrl-C again or Ctrl-D leaves)");
             continue;
         }
         warned = false;
         if (line.empty()) continue;
-        // The cancelled answer stays: both sides saw it.
-        InterruptGuard::set_patient(true);  // pressed twice, Ctrl-C still means the answer
+        // The cancelled answer stays in the history: the user saw it.
+        InterruptGuard::set_patient(true);  // a second Ctrl-C still means the answer
         try {
             const Slash said = obey(state, line);
             if (said == Slash::leave) return 0;
@@ -154,12 +154,12 @@ int chat(const Command& command, ChatOptions options) {
                 state.seconds += made.decode.seconds;
             }
         } catch (const Error& error) {
-            // A person can say something shorter.
+            // The user can send something shorter.
             if (!person || !decode::may_go_on(error.kind())) throw;
             err(fmt::format("millrace: {}\n", one_line(error.what())));
         }
         if (InterruptGuard::must_leave()) return InterruptGuard::exit_code();
-        InterruptGuard::clear();  // first: a second Ctrl-C must not find the first still there
+        InterruptGuard::clear();  // first: a second Ctrl-C must not find the old flag
         InterruptGuard::set_patient(false);
     }
     if (person) out("\n");

@@ -1,5 +1,5 @@
-// The commands, one file each. A command adds itself to the parser; when it is the one that was
-// called, it leaves what to do in `action`.
+// The commands, one file each. A command adds itself to the parser; if it is called, it stores what
+// to do in `action`.
 #pragma once
 
 #include <functional>
@@ -8,11 +8,11 @@
 
 namespace mr::cli {
 
-// The program: parses, calls, prints, and gives the exit code. main() is nothing else, so that a
-// test can have a program of its own around it (tests/cli/faulty.cpp).
+// The program: parses, calls, prints, and returns the exit code. main() only calls this, so that a
+// test can wrap the program (tests/cli/faulty.cpp).
 int program(int argc, char** argv);
 
-using Action = std::function<int()>;  // gives the exit code
+using Action = std::function<int()>;  // returns the exit code
 
 void add_run(const Command& app, Action& action);
 void add_chat(const Command& app, Action& action);
@@ -30,7 +30,7 @@ void add_tokenizer(const Command& app, Action& action);
 void add_completion(const Command& app, Action& action);   // and man, which the build calls
 void add_data_check(const Command& data, Action& action);  // data check
 
-// What `bench` has besides (bench/*.cpp); `bench` is the command they belong to.
+// Subcommands of `bench` (bench/*.cpp).
 void add_bench_attention(const Command& bench, Action& action);
 void add_bench_batch(const Command& bench, Action& action);
 void add_bench_comm(const Command& bench, Action& action);

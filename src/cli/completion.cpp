@@ -1,5 +1,5 @@
-// What shells complete, as scripts: commands, options, and the values of options that have a list.
-// Everything else is the name of a file.
+// Shell completion scripts: commands, options, and the values of options that have a list.
+// Everything else is completed as a file name.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,7 +13,7 @@
 namespace mr::cli {
 namespace {
 
-// Commands without those that are hidden, each after the one that it belongs to.
+// All commands except hidden ones, each after its parent.
 std::vector<const CommandOutline*> all_commands(const CommandOutline& program) {
     std::vector<const CommandOutline*> all = {&program};
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -33,7 +33,7 @@ std::string key(const CommandOutline& command) {
     return path;
 }
 
-// What may stand after a command without dashes: its own commands, or words as 'bash'.
+// Words without dashes after a command: its subcommands, or values such as 'bash'.
 struct Word {
     std::string name, about;
 };
@@ -49,7 +49,7 @@ std::vector<Word> plain_words(const CommandOutline& command) {
     return words;
 }
 
-// A word of a shell: quoted, whatever it holds. fish has an escape inside of quotes.
+// Quotes any text as a shell word. fish has an escape inside quotes.
 std::string quoted(std::string_view text, bool fish) {
     std::string out = "'";
     for (const char c : text) {
@@ -64,8 +64,8 @@ std::string quoted(std::string_view text, bool fish) {
     return out + "'";
 }
 
-// The lines that bash and zsh share: which command the words before name. `words`, `count`: what
-// the shell calls them.
+// The part that bash and zsh share: finds the command that the words before name. `words`, `count`:
+// the shell's names for them.
 std::string find_path(const std::vector<const CommandOutline*>& all, const char* word,
                       const char* first, const char* end) {
     std::vector<std::string> keys;
@@ -81,7 +81,7 @@ std::string find_path(const std::vector<const CommandOutline*>& all, const char*
         first, end, word, fmt::join(keys, "|"), word);
 }
 
-// case lines: what may follow an option, by "path:option".
+// case lines: values of an option, by "path:option".
 std::string value_cases(const std::vector<const CommandOutline*>& all, const char* words_line,
                         const char* other_line) {
     std::string text;
@@ -128,7 +128,7 @@ std::string bash_script(const CommandOutline& program) {
                              key(*command).empty() ? "''" : key(*command),
                              fmt::join(option_names(*command), " "), fmt::join(inner, " "));
     }
-    // What is left empty is completed by the names of files (-o default).
+    // An empty result is completed by file names (-o default).
     return fmt::format(
         "# Completion of millrace for bash, made by 'millrace completion bash'.\n"
         "_millrace() {{\n"
@@ -162,7 +162,7 @@ std::string zsh_script(const CommandOutline& program) {
     const std::vector<const CommandOutline*> all = all_commands(program);
     std::string lists;
     for (const CommandOutline* command : all) {
-        // "name:what it is", as _describe wants them; colons of names are escaped.
+        // "name:description", as _describe expects; colons in names are escaped.
         std::vector<std::string> options, commands;
         for (const OptionOutline& option : command->options) {
             for (const std::string& name : option.names()) {

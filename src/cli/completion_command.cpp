@@ -1,5 +1,5 @@
-// millrace completion: a script for a shell. millrace man: the page for man(1), which the build
-// makes and installs.
+// millrace completion: a script for a shell. millrace man: the man page, which the build generates
+// and installs.
 #include <fmt/format.h>
 
 #include <memory>

@@ -56,7 +56,7 @@ void make_stream(const ContextOptions& options, const model::ModelSpec& spec,
                  model::EngineOptions& engine) {
     if (!options.streams()) return;
     engine.stream = stream_for(options, spec);
-    // A pass has no more tokens than --ctx, where that is given.
+    // A pass has no more tokens than --ctx, if given.
     if (engine.context > 0) {
         engine.max_batch =
             static_cast<int>(std::min<std::int64_t>(engine.max_batch, engine.context));

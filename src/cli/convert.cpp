@@ -27,7 +27,7 @@ struct ConvertOptions {
 };
 
 int convert(const ConvertOptions& options) {
-    const InterruptGuard guard;  // Ctrl-C leaves through the progress line, and nothing is left
+    const InterruptGuard guard;  // Ctrl-C throws from the progress line, and nothing is left behind
     ProgressLine line;
     const auto start = std::chrono::steady_clock::now();
     model::ConvertOptions wanted;

@@ -23,8 +23,8 @@ namespace {
 
 }  // namespace
 
-// One socket is its input and its output: a program that is gone then is an error of send(), where
-// a pipe would be a signal.
+// One socket is its input and its output: if the program has ended, send() returns an error, where
+// a pipe would raise a signal.
 Coprocess::Coprocess(const std::string& command) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) refuse(command, errno);
@@ -45,7 +45,7 @@ Coprocess::Coprocess(const std::string& command) {
 }
 
 Coprocess::~Coprocess() {
-    close(socket_);  // the end of its input
+    close(socket_);  // end of its input
     while (waitpid(process_, nullptr, 0) < 0 && errno == EINTR) {
     }
 }

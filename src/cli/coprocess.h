@@ -1,4 +1,4 @@
-// A program that is asked and answers, line by line, for as long as the object lives.
+// A program that answers requests line by line, for the lifetime of the object.
 #pragma once
 
 #include <sys/types.h>
@@ -10,21 +10,21 @@ namespace mr::cli {
 
 class Coprocess {
   public:
-    // `command` is the shell's. Its errors go where this program's go.
+    // `command` is run by the shell. Its standard error is this program's.
     explicit Coprocess(const std::string& command);
     ~Coprocess();
     Coprocess(const Coprocess&) = delete;
     Coprocess& operator=(const Coprocess&) = delete;
 
-    // A line to the program, and the next one from it, without its end; false and none where it is
-    // gone.
+    // Sends a line, and reads the next one without its end; false and none if the program has
+    // ended.
     bool say(const std::string& line);
     std::optional<std::string> hear();
 
   private:
     int socket_ = -1;
     pid_t process_ = -1;
-    std::string read_;  // and not yet given
+    std::string read_;  // read, not returned yet
 };
 
 }  // namespace mr::cli

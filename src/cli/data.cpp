@@ -1,5 +1,5 @@
-// millrace data storybook: stories whose every choice has a known probability.
-// millrace data pack: texts into token shards for training.
+// millrace data storybook: stories in which every choice has a known probability. millrace data
+// pack: texts into token shards for training.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ struct DataOptions {
     std::uint64_t stories = 1000;
     std::uint64_t seed = 0;
     std::string out;
-    SharedOptions shared;  // --json alone
+    SharedOptions shared;  // only --json
 };
 
 // A stream into a file that appears whole or not at all, or into standard output.
@@ -57,14 +57,14 @@ class Sink : public std::streambuf {
     OutputFile* file_;
 };
 
-// Of one command: the terminal's, or those of the program that has called it.
+// Output of one command: to the terminal, or to the calling program.
 class Told {
   public:
     explicit Told(Caller* caller) : caller_(caller) {
         if (!caller) terminal_.emplace();
     }
     Progress progress() { return terminal_ ? terminal_->line.callback() : caller_->progress; }
-    // Whether the result goes out as an object.
+    // Whether the result is printed as an object.
     bool takes(const SharedOptions& shared, const std::function<Json()>& result) {
         if (terminal_) terminal_->line.remove();
         if (caller_) {
@@ -91,7 +91,7 @@ int storybook(const DataOptions& options, Caller* caller) {
     if (to_file) file.emplace(options.out);
     Sink sink(to_file ? &*file : nullptr);
     std::ostream stream(&sink);
-    stream.exceptions(std::ios::badbit);  // what the sink throws comes out as it is
+    stream.exceptions(std::ios::badbit);  // errors of the sink are thrown as they are
     const story::StorybookStats stats = story::write_storybook(
         stream, options.stories, options.seed,
         [progress = told.progress()](std::uint64_t done, std::uint64_t total) {
@@ -135,7 +135,7 @@ struct PackCommand {
     SharedOptions shared;  // --threads and --json
 };
 
-// A line end or a tab in an argument is hard to type.
+// Line ends and tabs are hard to type in an argument.
 std::string unescaped(const std::string& text) {
     std::string out;
     for (std::size_t i = 0; i < text.size(); ++i) {

@@ -19,7 +19,7 @@ namespace {
 struct DataCheckOptions {
     std::string file;
     std::size_t show = 10;
-    SharedOptions shared;  // --json alone
+    SharedOptions shared;  // only --json
 };
 
 constexpr std::size_t kMostListed = 1000;

@@ -13,13 +13,13 @@
 namespace mr::cli {
 namespace {
 
-// Two lines are made free below the cursor, and its place is kept.
+// Frees two lines below the cursor, and saves its position.
 constexpr std::string_view kMakeRoom =
     "\x1b"
     "D\x1b"
     "D\x1b[2A\x1b"
     "7";
-// Back to the kept place, and what is behind it is cleared.
+// Restores the saved position, and clears everything after it.
 constexpr std::string_view kClear =
     "\x1b"
     "8\x1b[J";
@@ -32,7 +32,7 @@ std::size_t terminal_width() {
 
 }  // namespace
 
-// Where the cursor is behind one more character.
+// Moves the cursor position by one character.
 void DenoisingView::advance(std::string_view character, std::size_t width) {
     const char c = character.front();
     if (c == '\n' || c == '\r') {
@@ -41,7 +41,7 @@ void DenoisingView::advance(std::string_view character, std::size_t width) {
         column_ = std::min(column_ / 8 * 8 + 8, width - 1);
     } else if (static_cast<unsigned char>(c) >= ' ' && c != '\x7f') {
         const std::size_t columns = text::columns_of(character);
-        // What does not fit into the line begins the next one.
+        // A character that does not fit into the line begins the next one.
         column_ = column_ + columns > width ? columns : column_ + columns;
     }
 }
@@ -53,7 +53,7 @@ void DenoisingView::write(std::string_view text) {
     for (std::size_t i = 0; i < text.size();) {
         const std::string_view character = text.substr(i, utf8_at(text, i).size);
         i += character.size();
-        const bool again = ended_ && character == "\n";  // the line has been ended already
+        const bool again = ended_ && character == "\n";  // the line was ended already
         ended_ = ended_ && character == "\r";
         if (again) continue;
         advance(character, width);
@@ -64,7 +64,7 @@ void DenoisingView::write(std::string_view text) {
 
 void DenoisingView::show(std::span<const std::int32_t> block, std::span<const std::uint8_t> known) {
     const std::size_t width = terminal_width();
-    // A wide character that does not fit into the first line leaves a column of it empty.
+    // A wide character that does not fit leaves one column of the first line empty.
     const std::size_t room = 2 * width - 1;
     std::string line;
     std::size_t columns = 0;

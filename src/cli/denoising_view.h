@@ -1,4 +1,4 @@
-// run --show-denoising: a text on the terminal, and behind it the open block as it clears up.
+// run --show-denoising: a text on the terminal, followed by the open block as it is filled in.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,16 @@ class Tokenizer;
 
 namespace mr::cli {
 
-// Terminals do not agree on where the cursor is behind a line that is full: most keep it on the
-// last character until the next one comes, and forget about that when it is moved. So the view
-// counts columns, ends a full line itself before it draws, and leaves out the newline that may
-// follow. It begins at the left border, and everything that is shown must be written by it.
+// Terminals differ in where the cursor is after a full line: most keep it on the last character
+// until the next one comes, and forget that when it is moved. So the view counts columns, ends a
+// full line itself before it draws, and drops a newline that may follow. It starts at the left
+// border, and all output must go through it.
 class DenoisingView {
   public:
     explicit DenoisingView(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-    // Text that stays. The block that is drawn goes.
+    // Writes permanent text. The drawn block is removed.
     void write(std::string_view text);
-    // Draws the block behind the text, in place of what was drawn there.
+    // Draws the block after the text, in place of the last one drawn.
     void show(std::span<const std::int32_t> block, std::span<const std::uint8_t> known);
 
   private:
@@ -30,8 +30,8 @@ class DenoisingView {
 
     const text::Tokenizer& tokenizer_;
     bool drawn_ = false;
-    std::size_t column_ = 0;  // of the next character; the terminal's width where the line is full
-    bool ended_ = false;      // the view has ended the line before this one, because it was full
+    std::size_t column_ = 0;  // of the next character; the terminal's width if the line is full
+    bool ended_ = false;      // the view ended the previous line because it was full
 };
 
 }  // namespace mr::cli

@@ -94,7 +94,7 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
     refuse_given("--entropy-bound", denoise.remask == ops::Remask::entropy, "--remask entropy");
     refuse_given("--steps", denoise.remask != ops::Remask::entropy,
                  "--remask sequential, static or dynamic");
-    // What files advise is for models that make tokens one after another.
+    // Defaults from the model's files are for autoregressive models.
     if (generate.sampling.repeat_penalty != 1 && !command.given("--repeat-penalty")) {
         generate.sampling.repeat_penalty = 1;
     }

@@ -1,4 +1,4 @@
-// Options of models that fill in tokens: --block, --steps, --remask, --threshold, ...
+// Options of diffusion models: --block, --steps, --remask, --threshold, ...
 #pragma once
 
 #include <string>
@@ -18,16 +18,16 @@ struct DiffusionChoice {
 
 // `shows`: with --show-denoising.
 void add_diffusion_options(const Command& command, DiffusionChoice& choice, bool shows = true);
-// Puts what was chosen into a generation and its engine. Throws Error (usage) where the model takes
-// tokens one after another and such an option was given, and for what no model takes.
+// Applies the choice to a generation and its engine. Throws Error (usage) if such an option is
+// given for an autoregressive model, and for invalid values.
 void use_diffusion(const Command& command, const DiffusionChoice& choice,
                    const model::ModelSpec& spec, model::EngineOptions& engine,
                    decode::GenerateOptions& generate);
 
-// One line on standard error where --block is larger than the model's: it was not trained for that.
+// One line on standard error if --block is larger than the model's: it was not trained for that.
 void note_block(const DiffusionChoice& choice, const model::ModelSpec& spec);
 
-// Throws Error (usage) where the model fills in tokens: `command` makes them one after another.
+// Throws Error (usage) for a diffusion model: `command` needs an autoregressive one.
 void refuse_diffusion(const model::Model& model, const char* command);
 
 }  // namespace mr::cli

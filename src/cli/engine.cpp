@@ -54,10 +54,10 @@ std::string read_all(int fd, const std::string& name) {
 LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
     const observe::Span span(nullptr, "load");
     const auto start = std::chrono::steady_clock::now();
-    const Disabled off = disabled(options);  // a misspelt word is told before the device is asked
+    const Disabled off = disabled(options);  // report a misspelt word before using the device
     const bool cuda = use_cuda(options);
     if (wanted && !cuda && options.device == "auto") {
-        // Not where there is no GPU: none is expected there.
+        // No message where there is no GPU: none is expected.
         if (const std::string why = cuda::passed_over(); !why.empty()) {
             note(fmt::format("computing on the CPU; the GPU is passed over: {}", one_line(why)));
         }
@@ -90,7 +90,7 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
         ThreadPool pool(thread_count(options));
         loaded.weights = model::load_to_device(*model, pool, &loaded.ledger, line.callback());
         model::release_host_weights(*model);
-    } else if (!cuda && !off.repack) {  // the GPU is planned with weights as they are
+    } else if (!cuda && !off.repack) {  // the GPU's plan uses the weights as they are
         model::repack_weights(*model, thread_count(options), line.callback());
     }
     loaded.model = std::move(model);
@@ -186,8 +186,8 @@ std::string read_input(const std::string& path) {
                                          S_ISREG(status.st_mode) || S_ISDIR(status.st_mode));
     if (regular) return read_text_file(path);  // or its error
     if (path == "-") return read_all(STDIN_FILENO, "standard input");
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);     // a pipe: <(command), mkfifo
-    if (fd < 0 && InterruptGuard::pending()) throw Interrupted{};  // while it waited for a writer
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);     // a FIFO: <(command), mkfifo
+    if (fd < 0 && InterruptGuard::pending()) throw Interrupted{};  // while waiting for a writer
     if (fd < 0) throw_unreadable(path);
     try {
         std::string text = read_all(fd, path);

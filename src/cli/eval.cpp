@@ -36,7 +36,7 @@ struct EvalCommandOptions {
     ContextOptions context;                     // sinks and window
     std::string plot;                           // a page to write
     DiffusionChoice diffusion;
-    int bound = 4;  // of models that fill in tokens
+    int bound = 4;  // for diffusion models
 };
 
 decode::ContextMode mode_of(const std::string& name) {
@@ -47,7 +47,7 @@ decode::ContextMode mode_of(const std::string& name) {
     return Mode::full;
 }
 
-// Where the documents are whole stories of the storybook, each with its beginning and its end.
+// For documents that are whole stories of the storybook, with beginning and end.
 std::optional<train::StoryDistance> distance_to_storybook(const std::string& text,
                                                           const decode::EvalOptions& options,
                                                           const decode::EvalResult& result,
@@ -58,10 +58,10 @@ std::optional<train::StoryDistance> distance_to_storybook(const std::string& tex
     return train::story_distance(decode::split_documents(text, options), result.document_nats);
 }
 
-// Documents that are read at a time: short ones fill a pass together.
+// Documents read at a time: short ones fill a pass together.
 constexpr int kSideBySide = 16;
 
-// One mode: what is evaluated, and the engine for it.
+// One mode: what to evaluate, and its engine.
 struct Planned {
     decode::EvalOptions eval;
     model::EngineOptions engine;
@@ -73,7 +73,7 @@ Planned plan(const EvalCommandOptions& options, const std::string& mode,
     model::EngineOptions& engine = planned.engine;
     engine.max_logits = decode::eval_logit_rows(spec);
     engine.max_sequences = kSideBySide;
-    engine.graph = false;  // nothing is decoded: there is no step to capture
+    engine.graph = false;  // eval does not decode: there is no step to capture
     decode::EvalOptions& eval = planned.eval;
     eval.mode = mode_of(mode);
     if (eval.mode == decode::ContextMode::full) return planned;
@@ -144,7 +144,7 @@ void print_one(const decode::EvalMode& mode, const std::optional<train::StoryDis
     }
 }
 
-// A row of the table of several modes, as each is known.
+// A row of the table of modes, printed as soon as it is known.
 void print_row(const decode::EvalMode& mode, bool first) {
     const decode::EvalResult& result = mode.result;
     const auto line = [&](const auto&... cells) {
@@ -155,14 +155,14 @@ void print_row(const decode::EvalMode& mode, bool first) {
         line("context", "tokens", "mean NLL", mode.sample > 0 ? "  at samples" : "", "perplexity",
              "bits per byte", "ms per token", "evicted");
     }
-    // Where documents are cut, some of the sampled tokens are not predicted.
+    // If documents are cut, some of the sampled tokens are not predicted.
     const std::string at_samples = result.cut > 0 ? "-" : digits(result.sample_nll);
     line(decode::context_mode_name(mode.mode), result.tokens, digits(result.nll),
          mode.sample > 0 ? fmt::format("{:>12}", at_samples) : "", digits(result.perplexity()),
          digits(result.bits_per_byte()), digits(1e3 * result.seconds_per_token()), result.evicted);
 }
 
-// A model that fills in tokens: the decoder's own likelihood, and the bound.
+// A diffusion model: the decoder's own likelihood, and the bound.
 int eval_diffusion(const EvalCommandOptions& options, const std::string& text,
                    const LoadedModel& loaded, const decode::DiffusionEvalOptions& how) {
     const std::unique_ptr<model::Engine> engine = make_engine(loaded);
@@ -200,7 +200,7 @@ int eval_diffusion(const EvalCommandOptions& options, const std::string& text,
     return 0;
 }
 
-// An option that would change no number of this kind of model.
+// Throws for an option that has no effect on this kind of model.
 void refuse_unused(const Command& command, bool fills) {
     if (!fills && command.given("--bound")) {
         throw Error::usage({.field = "--bound",
@@ -252,7 +252,7 @@ int eval(const Command& command, const EvalCommandOptions& options) {
         }
         return eval_diffusion(options, text, loaded, {generate.diffusion, options.bound});
     }
-    // Made now: that it cannot be written is not said after an hour.
+    // Opened now, so that a path that cannot be written fails before the work.
     std::optional<OutputFile> page;
     if (!options.plot.empty()) page.emplace(options.plot);
     decode::EvalDescription all{
@@ -262,7 +262,7 @@ int eval(const Command& command, const EvalCommandOptions& options) {
         const std::unique_ptr<model::Engine> engine =
             model::make_engine(loaded.model, planned.engine, loaded.weights);
         ProgressLine line;
-        // That of a stream is planned with the window alone.
+        // The context of a streaming engine follows from its window: report the model's.
         const bool own = planned.engine.stream && planned.engine.context == 0;
         const decode::EvalMode& mode = all.modes.emplace_back(decode::EvalMode{
             planned.eval.mode, planned.eval.stream,

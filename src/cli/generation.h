@@ -1,4 +1,4 @@
-// How a model's generations end and what its files advise for sampling, as `info` shows them.
+// End tokens of a model, and the sampling defaults of its files, as `info` shows them.
 #pragma once
 
 #include <string>

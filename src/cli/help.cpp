@@ -1,4 +1,4 @@
-// The help of a command, for people: what it does, how it is called, its options in groups.
+// The help of a command: what it does, its usage, its options in groups.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,8 +16,8 @@ namespace {
 constexpr std::size_t kWidth = 98;   // of a line
 constexpr std::size_t kIndent = 28;  // where descriptions begin
 
-// Descriptions stand behind names, in the middle of a line: "At most" is "at most" there. A word
-// with capitals inside, as AdamW, is a name, and N is what the value is called.
+// Descriptions follow names in the middle of a line, so "At most" becomes "at most". A word with
+// capitals inside, such as AdamW, is a name, and N is a placeholder.
 std::string begin_small(std::string text) {
     if (text.empty()) return text;
     const std::size_t end = std::min(text.find_first_of(" ,;:."), text.size());
@@ -29,7 +29,7 @@ std::string begin_small(std::string text) {
     return text;
 }
 
-// `name`, then `text` in the column of descriptions, cut at spaces.
+// `name`, then `text` in the column of descriptions, wrapped at spaces.
 std::string entry(const std::string& name, std::string_view text) {
     std::string out = "  " + name;
     std::size_t column = out.size();
@@ -62,7 +62,7 @@ std::string value_of(const OptionOutline& option) {
     return " " + option.value + (option.many ? "..." : option.list ? ",..." : "");
 }
 
-// "-n, --tokens N"; names alone in their column, so that long ones stand below each other.
+// "-n, --tokens N"; long names without a short one are indented, so that they line up.
 std::string shown_name(const OptionOutline& option) {
     if (!option.positional.empty()) return option.positional;
     if (option.longs.empty()) return option.shorts.front() + value_of(option);

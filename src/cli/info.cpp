@@ -1,4 +1,4 @@
-// millrace info: the machine, a model, and what the one needs of the other.
+// millrace info: the machine, a model, and what the model needs.
 #include <fmt/format.h>
 
 #include <map>
@@ -36,7 +36,7 @@ struct InfoOptions {
     int batch = 1;
 };
 
-// The GPU that a run would use; none where it is not asked for.
+// The GPU that a run would use; none if it is not asked for.
 std::optional<cuda::DeviceInfo> find_gpu(const SharedOptions& options) {
     return options.device == "cpu" ? std::nullopt : cuda::device();
 }
@@ -174,7 +174,7 @@ Json plan_json(const MemoryPlan& plan, const model::EngineOptions& engine) {
     for (const MemoryPlan::Item& item : plan.items()) {
         items.push_back({{"name", item.name}, {"bytes", item.bytes}, {"mapped", item.mapped}});
     }
-    // Of a sequence that streams, the positions that its ring of pages holds.
+    // For a streaming sequence, the positions that its ring of pages holds.
     Json json = {{engine.stream ? "ring" : "ctx", engine.context},
                  {"batch", engine.max_sequences},
                  {"pool", engine.pool},
@@ -187,8 +187,8 @@ Json plan_json(const MemoryPlan& plan, const model::EngineOptions& engine) {
     return json;
 }
 
-// Positions of context for every weight type and KV type that fit into what is free on the GPU,
-// or into the memory of the machine.
+// Context that fits for every weight type and KV type, into the free memory of the GPU, or into the
+// machine's memory.
 Json fits_json(const model::Model& model, const MemoryPlan& plan,
                const std::optional<cuda::DeviceInfo>& gpu) {
     std::uint64_t other = 0;  // activations, scratch
@@ -273,7 +273,7 @@ std::string gpu_text(const Json& m) {
                                      one_line(about)));
 }
 
-// 0: there was no memory to measure it.
+// 0: there was not enough memory to measure it.
 std::string speed_text(double gb_s) {
     return gb_s > 0 ? fmt::format("{:.1f} GB/s", gb_s) : "at a speed that was not measured";
 }
@@ -288,7 +288,7 @@ std::string machine_text(const Json& m) {
                                              m["threads"].get<int>()));
 }
 
-// How a model fills in unknown tokens; nothing of one whose tokens come one after another.
+// How a diffusion model fills in tokens; empty for an autoregressive one.
 std::string diffusion_text(const model::ModelSpec& spec) {
     if (!spec.diffusion) return "";
     const model::DiffusionSpec& d = *spec.diffusion;
@@ -352,7 +352,7 @@ bool has_model(const SharedOptions& options) {
     try {
         return !model_source(options).empty();
     } catch (const Error& error) {
-        if (error.kind() != ErrorKind::usage) throw;  // $MILLRACE_MODEL names none
+        if (error.kind() != ErrorKind::usage) throw;  // $MILLRACE_MODEL is not set to one
         return false;
     }
 }

@@ -1,4 +1,4 @@
-// In a file of its own: the writer behind dump() takes longer to compile than most commands.
+// A separate file: the writer behind dump() takes longer to compile than most commands.
 #include "cli/json.h"
 
 #include <fmt/format.h>
@@ -30,8 +30,8 @@ Json tree_of(formats::JsonValue value) {
     return object;
 }
 
-// JSON says the same with \\u202e in place of a character that a terminal would obey. Such ones
-// stand in strings alone, but for the newlines between.
+// Writes \\u202e in place of characters that a terminal would obey, which means the same in JSON.
+// They occur only in strings, except for the newlines between.
 std::string shown(std::string json) {
     std::string out;
     std::size_t done = 0;
@@ -39,7 +39,7 @@ std::string shown(std::string json) {
         const Utf8Char c = utf8_at(json, i);
         if (c.code >= 0x7F && is_unprintable(c.code)) {
             out.append(json, done, i - done);
-            if (c.code > 0xFFFF) {  // as two halves
+            if (c.code > 0xFFFF) {  // a surrogate pair
                 const std::uint32_t rest = static_cast<std::uint32_t>(c.code) - 0x10000;
                 out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10),
                                    0xDC00 + (rest & 0x3FF));

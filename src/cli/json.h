@@ -1,4 +1,4 @@
-// JSON as the commands print it, and as they hear it from the programs that they ask.
+// JSON output of the commands, and answers of the programs they run.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,12 +10,12 @@ namespace mr::cli {
 
 using Json = nlohmann::ordered_json;
 
-// A line, or indented for people to read. Prompts, texts and names may be any bytes and JSON may
-// not: what is not UTF-8 becomes U+FFFD.
+// One line, or indented for people. Prompts, texts and names may have any bytes, but JSON needs
+// UTF-8: invalid bytes become U+FFFD.
 std::string json_line(const Json& json);
 std::string json_text(const Json& json);
 
-// The object that a line holds, as a tree to be printed again; none where it holds none.
+// The object in a line, as a tree to print again; none if it holds none.
 std::optional<Json> object_of_line(std::string_view line);
 
 }  // namespace mr::cli

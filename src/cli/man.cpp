@@ -1,4 +1,4 @@
-// The page for man(1): the help of every command in one, as troff wants it.
+// The man page: the help of all commands, as troff.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,8 +11,8 @@
 namespace mr::cli {
 namespace {
 
-// Text that troff prints as it is: no escapes, no requests at the beginning of a line, and dashes
-// that can be copied.
+// Escapes text so that troff prints it literally: no escapes, no requests at the beginning of a
+// line, and dashes that can be copied.
 std::string plain(std::string_view text) {
     std::string out;
     for (std::size_t i = 0; i < text.size(); ++i) {

@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::string_view kEnding = ".gguf";
 
-// Where models that come with the program lie: beside the installed program, in the Python package
-// that this code is a module of, or in the source tree.
+// Where bundled models may lie: beside the installed program, in the Python package that this
+// module belongs to, or in the source tree.
 std::vector<fs::path> places() {
     std::vector<fs::path> out;
     std::error_code ignored;
@@ -36,7 +36,7 @@ std::vector<fs::path> places() {
     return out;
 }
 
-// Empty: there is none.
+// Empty: not found.
 std::string bundled(const std::string& file) {
     std::error_code ignored;
     for (const fs::path& place : places()) {

@@ -18,7 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The name under which a model is served: its file's, without the ending, or its folder's.
+// The served name of a model: its file's name without the suffix, or its folder's.
 std::string id_of(const std::string& source) {
     if (source.starts_with("random:")) return source;
     std::filesystem::path path = std::filesystem::path(source).lexically_normal();
@@ -32,7 +32,7 @@ serve::AccessLog::Kind log_kind(const std::string& name) {
     return name == "none" ? Kind::none : name == "json" ? Kind::json : Kind::text;
 }
 
-// What /props says of the memory: the engine's plan, how large it is, how fast it is read.
+// Memory figures for /props: the engine's plan, the capacity, the bandwidth.
 void look_at(const model::Engine& engine, serve::ApiOptions& api) {
     const bool cuda = engine.options().cuda;
     api.plan = model::plan_engine(engine.model(), engine.options());
@@ -56,7 +56,7 @@ ModelServer::ModelServer(const Command& command, ServerOptions options)
     : options_(std::move(options)),
       gate_(options_.gate),
       log_(log_kind(options_.log), [](std::string_view text) { err(text); }),
-      // An address that is taken is told before a model loads.
+      // If the address is taken, this fails before a model loads.
       http_(std::make_unique<serve::HttpServer>(options_.http)) {
     load_model(command);
     options_.api.model = id_of(loaded_.model->source);
@@ -89,7 +89,7 @@ void ModelServer::load_model(const Command& command) {
             if (model.spec.diffusion->block == 0) options_.sequences = 1;
             wanted.max_sequences = options_.sequences;
         } else {
-            wanted.max_sequences = options_.sequences + 1;  // one that embeddings have
+            wanted.max_sequences = options_.sequences + 1;  // one for embeddings
             wanted.max_logits = std::max(wanted.max_sequences, decode::eval_logit_rows(model.spec));
         }
         return wanted;
@@ -118,7 +118,7 @@ void ModelServer::end(double grace) {
     while (!desk_->wait_drained(milliseconds(20)) && std::chrono::steady_clock::now() < until) {
     }
     desk_->cut();
-    // Texts that were made go out, also to a client that reads slowly.
+    // Finished texts are still sent, also to a slow client.
     const auto left = until - std::chrono::steady_clock::now();
     http_->wait_drained(
         std::max(milliseconds(5000), std::chrono::duration_cast<milliseconds>(left)));

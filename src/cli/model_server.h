@@ -1,4 +1,4 @@
-// A model behind HTTP, in this process: what `serve` runs, and `bench serve` measures.
+// A model served over HTTP in this process, for `serve` and `bench serve`.
 #pragma once
 
 #include <memory>
@@ -22,22 +22,22 @@ struct ServerOptions {
     ContextOptions context;
     DiffusionChoice diffusion;
     int sequences = 64, queue = 256;
-    double timeout = 0;        // seconds that a request may take; 0: any time
-    std::int64_t longest = 0;  // positions of a text, where --ctx says nothing; 0: the model's
+    double timeout = 0;        // seconds per request at most; 0: no limit
+    std::int64_t longest = 0;  // positions of a text if --ctx is not given; 0: the model's
     std::string log = "text";  // text, json or none
 };
 
 class ModelServer {
   public:
-    // Listens, loads, and answers. `command`: whose options they are.
+    // Listens, loads, and answers. `command`: the command of the options.
     ModelServer(const Command& command, ServerOptions options);
     ModelServer(const ModelServer&) = delete;
     ModelServer& operator=(const ModelServer&) = delete;
 
-    // Finishes open answers, or cuts them when the seconds are over.
+    // Finishes open answers, or cuts them after `grace` seconds.
     void end(double grace);
 
-    const ServerOptions& options() const { return options_; }  // with what loading made of them
+    const ServerOptions& options() const { return options_; }  // updated by loading
     const LoadedModel& loaded() const { return loaded_; }
     const serve::Metrics& metrics() const { return metrics_; }
     const serve::Desk& desk() const { return *desk_; }
@@ -55,7 +55,7 @@ class ModelServer {
     LoadedModel loaded_;
     std::optional<serve::Desk> desk_;
     std::optional<serve::Api> api_;
-    std::unique_ptr<serve::HttpServer> http_;  // last: it ends before what its handlers use
+    std::unique_ptr<serve::HttpServer> http_;  // last: ends before what it uses
 };
 
 }  // namespace mr::cli

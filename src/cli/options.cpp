@@ -17,7 +17,7 @@ namespace mr::cli {
 
 namespace {
 
-// The group of options that say where and in how much memory to compute.
+// The group of options for device and memory.
 constexpr const char* kMachine = "Machine";
 
 struct Switch {
@@ -45,7 +45,7 @@ std::string known_switches() {
     return fmt::format("{}", fmt::join(words, ", "));
 }
 
-// Adds what a list names; `where` it was given.
+// Adds the names in a list; `where`: its source, for errors.
 void add_disabled(Disabled& to, const char* where, std::string_view list) {
     while (!list.empty()) {
         const std::string_view word = list.substr(0, list.find(','));

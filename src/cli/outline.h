@@ -1,5 +1,5 @@
-// A command and its options as data: what the help, the man page, the completions of shells and
-// the suggestions after a mistake are made from. Command::outline() gives it.
+// A command and its options as data: the source of the help, the man page, shell completions and
+// suggestions after a mistake. Command::outline() returns it.
 #pragma once
 
 #include <string>
@@ -9,20 +9,20 @@
 namespace mr::cli {
 
 struct OptionOutline {
-    std::vector<std::string> shorts, longs;  // with their dashes, the usual one first
-    std::string positional;                  // MODEL: may also be given by its place; else empty
-    std::string value;                       // what follows it: N, FILE, auto|cpu|cuda; no: a flag
+    std::vector<std::string> shorts, longs;  // with dashes, the preferred one first
+    std::string positional;                  // MODEL: may also be given without a dash; else empty
+    std::string value;                       // placeholder: N, FILE, auto|cpu|cuda; empty: a flag
     std::string about;
-    std::string fallback;     // the default, where it is shown
-    std::string environment;  // a variable that stands in for it
+    std::string fallback;     // the default, if shown
+    std::string environment;  // a variable used if the option is not given
     std::string group;
-    bool rare = false;  // for --help-all
+    bool rare = false;  // only in --help-all
     bool required = false;
     bool many = false;  // several values after it
     bool list = false;  // several in one word, with commas between them
 
     std::vector<std::string> names() const;  // with dashes, short ones first
-    std::vector<std::string> words() const;  // the values there are, where they can be listed
+    std::vector<std::string> words() const;  // the possible values, if they can be listed
     bool takes_path() const;                 // the value is a file or a folder
 };
 
@@ -38,12 +38,12 @@ struct CommandOutline {
 // The group of --help and --help-all, which comes last.
 inline constexpr const char* kHelp = "Help";
 
-// The nearest of `words`, by insertions, deletions and replacements; empty where none is near.
+// The nearest of `words` by edit distance; empty if none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& words);
 
-// The help. all: with rare options, other names of options, and variables of the environment.
+// The help. all: with rare options, further names of options, and environment variables.
 std::string help_text(const CommandOutline& command, bool all);
-// A page for man(1), of the program and all of its commands.
+// The man page of the program and all of its commands.
 std::string man_page(const CommandOutline& program, std::string_view version);
 // A script for `shell`: bash, zsh or fish.
 std::string completion_script(const CommandOutline& program, std::string_view shell);

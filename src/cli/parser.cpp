@@ -21,7 +21,7 @@ std::string lower(std::string word) {
     return word;
 }
 
-// The number that the whole word is, in decimal; else the problem, in words.
+// Parses the whole word as a decimal number; else returns the problem in words.
 template <typename T>
 std::string read_number(std::string_view word, T& to) {
     std::string_view digits = word;
@@ -44,7 +44,7 @@ std::string read_number(std::string_view word, T& to) {
     return fmt::format("'{}' is not a whole number", word);
 }
 
-// CLI11 would read 010 as 8 and call words "Could not convert".
+// CLI11 would read 010 as 8 and report words as "Could not convert".
 template <typename T>
 void take_numbers(CLI::Option* option) {
     option->transform(CLI::Validator(
@@ -70,7 +70,7 @@ void check_range(CLI::Option* option, T least, T most) {
     });
 }
 
-// What the help calls a value of this type.
+// The placeholder of a value of this type in the help.
 template <typename T>
 const char* value_name() {
     if constexpr (std::is_integral_v<T>) {

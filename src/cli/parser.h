@@ -1,6 +1,6 @@
-// Commands and their options, as the commands' files see them. CLI11 does the parsing, and only
-// parser.cpp, parser_outline.cpp and program.cpp include it: its header takes seconds of every file
-// that does.
+// Commands and their options, for the commands' files. CLI11 does the parsing, and only
+// parser.cpp, parser_outline.cpp and program.cpp include it: its header adds seconds to every
+// compilation.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ class Option;
 
 namespace mr::cli {
 
-// One option of a command. Copies are the same option, which lives as long as the parser.
+// One option of a command. Copies refer to the same option, which lives as long as the parser.
 class Option {
   public:
     explicit Option(CLI::Option* option) : option_(option) {}
 
-    // What values may be. Words are taken in upper and lower case; what is stored is the word as
-    // it stands here.
+    // Allowed values. Words match in any case; the stored word is the one given
+    // here.
     Option range(int least, int most) const;
     Option range(std::int64_t least, std::int64_t most) const;
     Option range(std::uint64_t least, std::uint64_t most) const;
@@ -31,25 +31,26 @@ class Option {
     Option one_of(std::initializer_list<const char*> words) const;
 
     Option required() const;
-    Option excludes(Option other) const;   // both at once are refused
+    Option excludes(Option other) const;   // both together are refused
     Option separated_by(char mark) const;  // a list in one word: 1,2,3
-    Option repeatable() const;             // one value each time that it is given
+    Option repeatable() const;             // may be given several times, one value each
     Option from_environment(const char* variable) const;
-    // In the help: what the variable holds now; what the value is called (N for whole numbers, X
-    // for others and the words of one_of(), unless it is said: that of a file or a folder must not
-    // be empty, as "$MODEL" is without the variable); for --help-all alone.
+    // In the help: the current value of the variable as the default; the placeholder of the value
+    // (default: N for whole numbers, X for others and the words of one_of(); an option with the
+    // placeholder of a file or a folder must not be empty, as "$MODEL" is if the variable is not
+    // set); only in --help-all.
     Option shows_default() const;
     Option shown_as(const char* what) const;
     Option rare() const;
 
-    // After parsing.
+    // Valid after parsing.
     bool given() const;
 
   private:
     CLI::Option* option_;
 };
 
-// A command, or the program itself. Copies are the same command.
+// A command, or the program itself. Copies refer to the same command.
 class Command {
   public:
     explicit Command(CLI::App& app) : app_(&app) {}
@@ -57,22 +58,22 @@ class Command {
     Command add_subcommand(const std::string& name, const std::string& about) const;
     void require_subcommand() const;
     void hide() const;  // from the list of commands
-    // What the help puts above the options that are added from here on.
+    // The heading in the help above the options added from here on.
     void group(const char* name) const;
 
-    // `names` as CLI11 takes them: "-n,--tokens", or "model" for one without dashes, or both:
+    // `names` in CLI11's notation: "-n,--tokens", or "model" for one without dashes, or both:
     // "-m,--model,model". The help shows the first short and the first long name. `to` is written
-    // when the option is given, and has to live as long as the parser: a string, a number, or a
-    // vector (parser.cpp has the list).
+    // if the option is given, and must live as long as the parser: a string, a number, or a vector
+    // (parser.cpp has the list).
     template <typename T>
     Option add_option(const std::string& names, T& to, const std::string& about) const;
     // "--name" sets `to`, "!--no-name" clears it.
     Option add_flag(const std::string& names, bool& to, const std::string& about) const;
     void footer(const std::string& text) const;  // of the help
-    // Called when the command was, after its options were read. May throw Error.
+    // Called if the command is, after its options are parsed. May throw Error.
     void callback(std::function<void()> what) const;
 
-    // After parsing.
+    // Valid after parsing.
     bool given(const std::string& option) const;
 
     CommandOutline outline() const;
@@ -81,11 +82,11 @@ class Command {
     CLI::App* app_;
 };
 
-// The group of options that no other was said for.
+// The default group of options.
 inline constexpr const char* kOptions = "Options";
 
 CommandOutline outline_of(const CLI::App& app, const std::string& path);
-// The help as Millrace writes it, for the program and every command that is added after this.
+// Installs Millrace's help for the program and every command added after this.
 void set_help(CLI::App& program);
 
 }  // namespace mr::cli

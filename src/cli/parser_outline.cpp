@@ -1,4 +1,4 @@
-// What CLI11 knows of a command, as an outline; and the help that is made from it.
+// Converts CLI11's description of a command to an outline, and makes the help from it.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -11,7 +11,7 @@
 namespace mr::cli {
 namespace {
 
-// A rare option's group begins with this. CLI11 keeps one word of an option that is ours to choose.
+// Prefix of a rare option's group: CLI11 stores no other free text for an option.
 constexpr const char* kRare = "rare:";
 
 OptionOutline option_outline(const CLI::Option& option) {

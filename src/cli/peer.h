@@ -8,12 +8,12 @@
 
 namespace mr::cli {
 
-// What runs bench/peers/SCRIPT, for a shell: by the python that MILLRACE_PYTHON names. Throws Error
-// (usage) where the script is not there.
+// The shell command that runs bench/peers/SCRIPT with the python of MILLRACE_PYTHON. Throws Error
+// (usage) if the script is missing.
 std::string peer_command(const std::string& script);
 
-// Runs it with `arguments` (quoted as a shell wants them) and gives the JSON objects it prints, one
-// a line. Throws Error where it prints none.
+// Runs it with `arguments` (quoted for a shell) and returns the JSON objects it prints, one per
+// line. Throws Error if it prints none.
 std::vector<Json> ask_peer(const std::string& script, const std::string& arguments);
 
 }  // namespace mr::cli

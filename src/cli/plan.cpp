@@ -1,4 +1,4 @@
-// millrace plan: what training a model on a cluster would take, before anyone rents it.
+// millrace plan: what training a model on a cluster would take, before renting it.
 #include "cli/plan.h"
 
 #include <fmt/format.h>
@@ -31,8 +31,8 @@ struct PlanOptions {
     std::string recompute, masters = "f32", reduce = "exact";
 };
 
-constexpr int kUsualSeq = 8192;               // at most, where none is given
-constexpr std::int64_t kUsualTokens = 16384;  // of a GPU in a step, where no batch is given
+constexpr int kUsualSeq = 8192;               // default: at most this
+constexpr std::int64_t kUsualTokens = 16384;  // default: per GPU and step
 
 model::ModelSpec spec_of(const std::string& model) {
     model::ModelSpec spec = model::planned_model(named_model(model)).spec;
@@ -54,7 +54,7 @@ plan::DeviceSpec device_of(const std::string& name) {
                         .remedy = fmt::format("known are {}", plan::known_devices())});
 }
 
-// The device and how fast it computes, from the file of --measured where there is one.
+// Sets the device and its speed, from the file of --measured if given.
 void calibrate(PlanReport& report, const PlanOptions& options, const Command& command) {
     plan::ClusterSpec& cluster = report.cluster;
     cluster.device = device_of(options.device);
@@ -99,7 +99,7 @@ PlanReport make_report(const PlanOptions& options, const Command& command) {
     plan::ClusterSpec& cluster = report.cluster;
     cluster.gpus = options.gpus;
     cluster.node = options.node;
-    // NVLink is sold by both directions together, networks by one.
+    // NVLink is specified for both directions together, networks for one.
     cluster.link_node = options.link_node.empty()
                             ? cluster.device.link_node
                             : parse_rate(options.link_node, "--link-node") / 2;

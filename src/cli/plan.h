@@ -1,4 +1,4 @@
-// What `millrace plan` prints: for plan.cpp.
+// The output of `millrace plan`, for plan.cpp.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ struct PlanReport {
     std::string model;
     plan::ClusterSpec cluster;
     plan::Job job;
-    double tokens = 0;        // to train on; 0: not said
-    std::string calibration;  // where the shares of the peak come from
+    double tokens = 0;        // to train on; 0: unknown
+    std::string calibration;  // source of the shares of the peak
     double compute_uncertainty = 0;
     std::vector<plan::Candidate> layouts;  // the best first; at least one
 };

@@ -14,7 +14,7 @@ using plan::Layout;
 using plan::StageMemory;
 using plan::Traffic;
 
-// Where the trainer stands; one place, to be changed with it.
+// What the trainer lacks or has not measured; update it with the trainer.
 constexpr const char* kNotMeasured =
     "'millrace train' was never run on more than one GPU: several are not measured yet";
 constexpr const char* kNotTogether = "'millrace train' has ZeRO 2 and 3 without a pipeline alone";
@@ -130,7 +130,7 @@ Json candidate_json(const PlanReport& report, const Candidate& one) {
 
 std::string gib(double bytes) { return fmt::format("{:.1f}", bytes / 0x1p30); }
 
-// A row for a stage. Of many stages the first, the last, and the fullest between them.
+// One row per stage. With many stages: the first, the last, and the fullest between them.
 std::string memory_text(const PlanReport& report, const plan::Cost& cost) {
     constexpr std::size_t kAll = 8;
     std::string text = fmt::format(
@@ -221,7 +221,7 @@ Json plan_json(const PlanReport& report) {
             {"device", cluster.device.name},
             {"gpus", cluster.gpus},
             {"node", cluster.node},
-            {"link_node_bytes_s", cluster.link_node},  // each direction, both of these
+            {"link_node_bytes_s", cluster.link_node},  // both per direction
             {"link_net_bytes_s", cluster.link_net},
             {"memory_bytes", cluster.device.memory},
             {"peak_tflop_s", cluster.device.peak / 1e12},

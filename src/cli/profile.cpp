@@ -1,4 +1,4 @@
-// millrace profile: a generation, written down stage by stage.
+// millrace profile: a generation, recorded stage by stage.
 #include <fmt/format.h>
 
 #include <memory>
@@ -35,14 +35,14 @@ struct ProfileOptions {
     ContextOptions context;
     DiffusionChoice diffusion;
     std::string trace, html;
-    // Whether each step is kept: else their sums are.
+    // Whether each step is kept, or only their sums.
     bool every_step() const { return !trace.empty() || !html.empty(); }
 };
 
 int profile(const Command& command, ProfileOptions options) {
     const InterruptGuard guard;
     const std::string prompt = prompt_text(options.prompt, options.prompt_given);
-    // What cannot be written is better known before the run than after it.
+    // Fail before the run if a file cannot be written.
     for (const std::string& path : {options.trace, options.html}) {
         if (!path.empty()) {
             const OutputFile probe(path);

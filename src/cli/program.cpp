@@ -40,7 +40,8 @@ int fail(int code, std::string_view message) {
     return code;
 }
 
-// CLI11 would call a misspelt command an unexpected argument; a person wants the right one named.
+// CLI11 would report a misspelt command as an unexpected argument; name the nearest command
+// instead.
 void check_command(const CommandOutline& of, std::string_view word) {
     std::vector<std::string> known;
     for (const CommandOutline& command : of.commands) {
@@ -56,7 +57,7 @@ void check_command(const CommandOutline& of, std::string_view word) {
                                       : fmt::format("did you mean '{} {}'?", of.path, near)});
 }
 
-// Words that the command cannot place. Of an option that it does not have, the nearest is named.
+// Words that the command does not know. For an unknown option, the nearest one is named.
 std::string describe_extras(const CommandOutline& command, const std::vector<std::string>& words) {
     for (const std::string& word : words) {
         if (!word.starts_with('-') || word.size() < 2) continue;
@@ -78,8 +79,8 @@ std::string describe_extras(const CommandOutline& command, const std::vector<std
     return problem;
 }
 
-// CLI11 calls an option by its first long name. People look for the one that they typed, or MODEL
-// where they gave it by its place.
+// CLI11 names an option by its first long name. Use the name that was typed, or MODEL if it was
+// given without a dash.
 std::string as_typed(const CommandOutline& command, const std::vector<std::string>& words,
                      const std::string& name) {
     for (const OptionOutline& option : command.options) {
@@ -97,7 +98,7 @@ std::string as_typed(const CommandOutline& command, const std::vector<std::strin
     return name;
 }
 
-// What was wrong with the arguments (`typed`), and whose help says more.
+// The error in the arguments (`typed`), and the command whose help says more.
 std::string describe(const CLI::App& app, const CLI::ParseError& error,
                      const std::vector<std::string>& typed) {
     const CLI::App* command = &app;
@@ -131,7 +132,7 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
         problem = "what to do is missing:";
         for (const CLI::App* kind : kinds) problem += " " + kind->get_name();
     } else if (const std::vector<std::string> words = app.remaining(true); !words.empty()) {
-        // Where something is also missing, this is why: it was misspelt.
+        // If an option is also missing, the misspelling is the cause.
         if (!dynamic_cast<const CLI::ValidationError*>(&error)) {
             problem = describe_extras(outline_of(*command, path), words);
         }
@@ -140,13 +141,13 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
     return fmt::format("{}; '{} --help' shows the options", problem, path);
 }
 
-// Throws Error (usage), or CLI::Success where only words were asked for.
+// Throws Error (usage), or CLI::Success if only help or version was asked for.
 void parse(CLI::App& app, const std::vector<std::string>& words) {
     if (!words.empty() && !words[0].starts_with('-')) {
         check_command(outline_of(app, app.get_name()), words[0]);
     }
     try {
-        std::vector<std::string> from_the_back(words.rbegin(), words.rend());  // as CLI11 wants
+        std::vector<std::string> from_the_back(words.rbegin(), words.rend());  // for CLI11
         app.parse(from_the_back);
     } catch (const CLI::Success&) {
         throw;
@@ -190,7 +191,7 @@ int run_main(int argc, char** argv) {
     } catch (const CLI::Success& asked) {  // --help, --version
         std::ostringstream text;
         app.exit(asked, text, text);
-        out(text.str());  // which tells where it cannot be written
+        out(text.str());  // throws if it cannot be written
         return 0;
     }
     if (!action) {
@@ -239,7 +240,8 @@ std::vector<OptionOutline> options_of(const std::vector<std::string>& command) {
 
 int program(int argc, char** argv) {
     hold_standard_streams();
-    // A write says so instead, and the command ends cleanly: a closed pipe, a limit on file sizes.
+    // A write returns an error instead, and the command ends cleanly: a closed pipe, a limit on
+    // file sizes.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
     explain_lost_maps("millrace");
@@ -255,7 +257,7 @@ int program(int argc, char** argv) {
     } catch (const Interrupted&) {
         return InterruptGuard::exit_code();
     } catch (const std::bad_alloc&) {
-        // Words that take no memory.
+        // A message that needs no memory.
         err("millrace: out of memory; use a smaller model, --ctx or weight type\n");
         return 3;
     } catch (const ContractError& error) {

@@ -28,7 +28,7 @@ std::string without_newline(std::string text) {
 std::string prompt_text(const std::string& words, bool given) {
     if (given) return words == "-" ? without_newline(read_input("-")) : words;
     if (!input_is_piped()) return {};
-    // A service or a remote shell may hold a pipe open that nothing is ever written to.
+    // A service or a remote shell may hold a pipe open and never write to it.
     pollfd input{STDIN_FILENO, POLLIN, 0};
     if (::poll(&input, 1, 2000) == 0) {
         err("millrace: waiting for a prompt from standard input; give one with -p, or "

@@ -1,13 +1,13 @@
-// The prompt, from wherever it comes.
+// The prompt, from the command line or standard input.
 #pragma once
 
 #include <string>
 
 namespace mr::cli {
 
-// `words` as they are, or what standard input has where they are "-". Where no prompt was given,
-// a pipe or a file at standard input is the prompt; a terminal or another device is not read. Of
-// what is read, one newline (\n or \r\n) at the end is dropped: it ends a line, and belongs to no
+// Returns `words` unchanged, or standard input if they are "-". If no prompt was given, a pipe
+// or a file at standard input is the prompt; a terminal or another device is not read. One
+// newline (\n or \r\n) at the end of the input is dropped: it ends a line and is not part of the
 // text.
 std::string prompt_text(const std::string& words, bool given);
 

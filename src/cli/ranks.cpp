@@ -27,7 +27,7 @@ int as_rank(double timeout, const std::function<int(comm::Comm&)>& body) {
         end(1, error.what());
     } catch (const Interrupted&) {
         comm->abort(InterruptGuard::exit_code());
-    } catch (...) {  // standard output is closed: who reads has what it wanted
+    } catch (...) {  // standard output is closed: the reader has what it wanted
         comm->abort(1);
     }
     return 1;

@@ -1,11 +1,11 @@
-// Rates of links as people write them.
+// Rates of links as users write them.
 #pragma once
 
 #include <string>
 
 namespace mr::cli {
 
-// Bytes a second of "900GB/s", "400Gb/s", "50GiB/s". Throws Error (usage) naming `option`.
+// Bytes per second of "900GB/s", "400Gb/s", "50GiB/s". Throws Error (usage) naming `option`.
 double parse_rate(const std::string& text, const char* option);
 
 }  // namespace mr::cli

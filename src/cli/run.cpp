@@ -1,4 +1,4 @@
-// millrace run: text from a model, as it is made.
+// millrace run: generates text and prints it as it is made.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,7 +54,7 @@ Json logprobs_json(const decode::Generated& made, const text::Tokenizer* tokeniz
         Json json = {{"id", id}};
         if (tokenizer) {
             const std::string piece = tokenizer->piece(id);
-            json["token"] = piece;  // U+FFFD where it is a part of a character
+            json["token"] = piece;  // U+FFFD for a partial character
             json["bytes"] = Json::array();
             for (const char c : piece) json["bytes"].push_back(static_cast<unsigned char>(c));
         }
@@ -103,18 +103,18 @@ void print_json(const decode::Generated& made, const std::string& prompt,
     for (const observe::Roofline& r : rooflines) {
         json["roofline"][r.phase] = observe::roofline_json(r);
     }
-    // A prompt may be any bytes; JSON may not.
+    // A prompt may have any bytes; JSON needs UTF-8.
     out(json_line(json));
 }
 
-// Texts are printed in their order: the first one that is not over streams, those after it wait.
+// Prints texts in order: the first unfinished one streams, later ones wait.
 class InOrder {
   public:
     using Write = std::function<void(std::string_view)>;
     InOrder(std::string prompt, bool separate, Write write)
         : write_(std::move(write)), prompt_(std::move(prompt)), separate_(separate) {}
 
-    // The prompt of the text that streams, where it is not there yet.
+    // Prints the prompt of the text that streams, if it is not printed yet.
     void begin() {
         if (!begun_) write_(prompt_);
         begun_ = true;
@@ -128,29 +128,29 @@ class InOrder {
         begin();
         write_(piece);
     }
-    // `whole`: not cut short. A text that was is none that others should take for a whole one.
+    // `whole`: not cut off. A text that was cut off must not be taken for a whole one.
     void end(bool whole) {
         if (begun_) write_("\n");
         if (separate_ && whole) write_(fmt::format("{}\n", story::kStorySeparator));
         begun_ = false;
-        current_ = whole ? current_ + 1 : -1;  // after one that was cut short, nothing is shown
+        current_ = whole ? current_ + 1 : -1;  // after a text that was cut off, nothing is shown
         if (const auto next = held_.extract(current_)) push(current_, next.mapped());
     }
 
   private:
     Write write_;
-    std::map<int, std::string> held_;  // what texts after the current one have made
+    std::map<int, std::string> held_;  // output of texts after the current one
     std::string prompt_;
     bool separate_, begun_ = false;
     int current_ = 0;
 };
 
-// Texts that are made at a time, at most.
+// Texts made at a time, at most.
 constexpr int kMostTexts = 256;
 
-// Texts that are made or wait for an earlier one to end, at most: each is printed behind the one
-// before it. Of texts that stream they hold 16 Mi tokens at most together; those without an end are
-// made one after another.
+// Texts that are made or wait for an earlier one to end, at most: they are printed in order.
+// Streaming texts hold at most 16 Mi tokens together; those without an end are made one after
+// another.
 int most_open(const decode::GenerateOptions& generate) {
     constexpr int kMost = 2 * kMostTexts, kMostHeld = 1 << 24;
     if (!generate.stream) return kMost;
@@ -174,7 +174,7 @@ int run(const Command& command, RunOptions options) {
         use_diffusion(command, options.diffusion, model.spec, wanted, options.generate);
         wanted.max_sequences = std::min({options.count, kMostTexts, most_open(options.generate)});
         if (model.spec.diffusion && model.spec.diffusion->block == 0) wanted.max_sequences = 1;
-        // A prompt that all texts begin with is kept once, as long as the model's context.
+        // The common prompt of all texts is kept once, up to the model's context.
         if (wanted.stream && wanted.max_sequences > 1) {
             wanted.shared = std::min<std::int64_t>(std::ssize(ids), model.spec.context);
         }
@@ -218,7 +218,7 @@ int run(const Command& command, RunOptions options) {
         for (const observe::RooflineSums& phase : sums) made.push_back(phase.under(ceilings));
         return made;
     };
-    // Requests are added as others end: a million texts are not a million requests that wait.
+    // Requests are added as others end, so that a million texts are not a million waiting requests.
     const auto fill = [&] {
         for (; added < options.count && open.size() < most; ++added) {
             options.generate.sampling.seed = first_seed + static_cast<std::uint64_t>(added);
@@ -236,11 +236,11 @@ int run(const Command& command, RunOptions options) {
     for (bool busy = true; busy || !open.empty() || more();) {
         if (!InterruptGuard::pending()) fill();
         busy = scheduler.step();
-        while (!open.empty()) {  // in their order
+        while (!open.empty()) {  // in order
             const std::optional<decode::Generated> made = scheduler.take(open.front());
             if (!made) break;
             open.pop_front();
-            // After the first that was cut short nothing is shown.
+            // After the first text that was cut off nothing is shown.
             const bool show = reason != decode::StopReason::cancelled;
             if (show) reason = made->reason;
             if (stream && show) texts.end(reason != decode::StopReason::cancelled);
@@ -259,7 +259,7 @@ int run(const Command& command, RunOptions options) {
     }
 
     if (!options.shared.json && (!options.quiet || options.roofline)) measure_ceilings();
-    decode::Generated all;  // the phases of all texts
+    decode::Generated all;  // phases over all texts
     all.prefill = scheduler.totals().prefill;
     all.decode = scheduler.totals().decode;
     all.passes = passes;

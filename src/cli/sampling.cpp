@@ -60,7 +60,7 @@ void use_advice(const Command& command, const model::Generation& advice,
     use("--top-k", advice.top_k, sampling.top_k);
     use("--top-p", advice.top_p, sampling.top_p);
     use("--min-p", advice.min_p, sampling.min_p);
-    // A window of the files is that of their penalty.
+    // The window in the files belongs to their penalty.
     if (!command.given("--repeat-penalty")) {
         use("--repeat-window", advice.repeat_window, options.repeat_window);
     }

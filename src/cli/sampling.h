@@ -1,4 +1,4 @@
-// The options of generation that run and chat share.
+// Sampling options that run and chat share.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace mr::cli {
 // -n, --temp, --top-k, --top-p, --min-p, --repeat-penalty, --repeat-window, --seed, --stop,
 // --ignore-eos
 void add_sampling_options(const Command& command, decode::GenerateOptions& options);
-// Takes what the model's files advise for options that were not given.
+// Uses the values in the model's files for options that were not given.
 void use_advice(const Command& command, const model::Generation& advice,
                 decode::GenerateOptions& options);
-// A seed for a run that was given none: printed with the result, so that the run can be repeated.
+// A seed for a run without --seed: printed with the result, so that the run can be repeated.
 std::uint64_t fresh_seed();
 
 }  // namespace mr::cli

@@ -28,7 +28,7 @@ struct ServeOptions : ServerOptions {
     int port = 8080, connections = 4096, connections_per_client = 0;
     int grammar_mib = static_cast<int>(serve::Grammars::kMostBytes >> 20);
     double grace = 30;
-    // Of the transport, seconds; what they are without an option is HttpOptions' alone.
+    // For the transport, in seconds; the defaults are those of HttpOptions.
     double idle = seconds_of(serve::HttpOptions{}.idle);
     double header = seconds_of(serve::HttpOptions{}.header);
     double request = seconds_of(serve::HttpOptions{}.request);
@@ -52,7 +52,7 @@ void require_safe(const ServeOptions& options) {
                         .remedy = "give --api-key-file, or --no-auth to do without keys"});
 }
 
-// Until a signal comes.
+// Waits for a signal.
 void wait_for_end() {
     while (!InterruptGuard::pending()) std::this_thread::sleep_for(milliseconds(20));
 }

@@ -19,21 +19,21 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-volatile std::sig_atomic_t interrupted = 0;  // the signal
+volatile std::sig_atomic_t interrupted = 0;  // number of the signal
 volatile std::sig_atomic_t patient = 0;
 volatile std::sig_atomic_t unbroken = 0;
 const char* volatile answer = nullptr;
 
 volatile double interrupted_at = 0;
 
-// Seconds. A signal's handler may ask.
+// Seconds. Safe in a signal handler.
 double now() {
     timespec time{};
     clock_gettime(CLOCK_MONOTONIC, &time);
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// On a terminal, in place of the line that is being drawn there.
+// On a terminal, replaces the line that is being drawn there.
 void say_at_once(const char* line) {
     if (stderr_is_terminal()) err("\r\033[K");
     err(line);
@@ -46,9 +46,9 @@ extern "C" void on_interrupt(int signal) {
             if (answer) say_at_once("still saving");
             return;
         }
-        // The same key pressed twice within a second: the answer cannot have been read yet.
+        // The same key twice within a second: the answer cannot have been read yet.
         if (answer && now() - interrupted_at < 1) return;
-        // Leave as if there were no handler.
+        // End as if there were no handler.
         if (signal != SIGHUP && !(patient && signal == SIGINT)) {
             ::signal(signal, SIG_DFL);
             ::raise(signal);
@@ -56,7 +56,7 @@ extern "C" void on_interrupt(int signal) {
     }
     if (interrupted == 0 && answer) say_at_once(answer);
     if (interrupted == 0) interrupted_at = now();
-    // Ctrl-C does not hide one that asks for more.
+    // Ctrl-C does not replace a stronger signal.
     if (interrupted == 0 || interrupted == SIGINT) interrupted = signal;
 }
 
@@ -102,8 +102,8 @@ bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
 void hold_standard_streams() {
     for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
         if (::fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
-        // open() takes the lowest number that is free. In the other direction, so that using it
-        // still fails as using a closed one does.
+        // open() takes the lowest free number. Opened in the other direction, so that using it
+        // still fails like a closed one.
         const int held = ::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
         if (held >= 0 && held != fd) ::close(held);
     }
@@ -125,7 +125,7 @@ InterruptGuard::InterruptGuard() {
     for (const int signal : kSignals) {
         struct sigaction before {};
         sigaction(signal, nullptr, &before);
-        // nohup ignores the signal so that the program goes on.
+        // nohup ignores the signal so that the program continues.
         if (signal == SIGINT || before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
     }
 }

@@ -56,7 +56,7 @@ std::vector<std::int32_t> parse_ids(const std::string& list, std::int32_t vocab)
     }
 }
 
-// Without the weights: a vocabulary-only file is enough.
+// Without the weights: a file with only a vocabulary is enough.
 text::Tokenizer::Ptr load_tokenizer(const SharedOptions& options) {
     if (const std::string given = tokenizer_source(options.tokenizer); !given.empty()) {
         return model::open_tokenizer(given, 0);

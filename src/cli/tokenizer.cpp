@@ -1,4 +1,4 @@
-// millrace tokenizer train: a byte-level BPE tokenizer of one's own texts.
+// millrace tokenizer train: trains a byte-level BPE tokenizer on the user's texts.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -34,7 +34,7 @@ struct TokenizerOptions {
 
 constexpr const char* kConfigName = "tokenizer_config.json";
 
-// --out is a folder, or a name that ends with .json and then is the file itself.
+// --out is a folder, or the file itself if it ends with .json.
 std::string target_file(const TokenizerOptions& options) {
     const fs::path out = options.out;
     const std::string path = (out.extension() == ".json" ? out : out / "tokenizer.json").string();
@@ -43,7 +43,7 @@ std::string target_file(const TokenizerOptions& options) {
         const fs::path file = fs::path(path).replace_filename(name);
         return fs::exists(file, code) ? file.string() : std::string();
     };
-    // The shards or the weights that are there mean nothing with another one.
+    // Existing shards or weights would not match another tokenizer.
     for (const char* name : {train::kDataIndexName, "config.json"}) {
         if (beside(name).empty()) continue;
         throw Error::input({.file = path,

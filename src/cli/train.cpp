@@ -1,4 +1,4 @@
-// millrace train: a model from packed text, new or going on from one.
+// millrace train: trains a model on packed text, new or from an existing one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 namespace mr::cli {
 namespace {
 
-// As the shell had it, for the report. The system's file has no size to map it by.
+// As the shell had it, for the report. The /proc file has no size to map it by.
 std::string command_line() {
     std::ifstream file("/proc/self/cmdline", std::ios::binary);
     std::string out{std::istreambuf_iterator<char>(file), {}};
@@ -80,20 +80,20 @@ Json result_json(const train::TrainResult& r, const std::string& run) {
     return json;
 }
 
-// Trains, or goes on. `line`: the call in words; `comm`: null for this process alone. Of `events`
-// what describes machine and program is filled in.
+// Starts or resumes a run. `line`: the call in words; `comm`: null for this process alone. Fills in
+// the fields of `events` that describe machine and program.
 train::TrainResult train_as_asked(const TrainAsked& asked, const std::string& line,
                                   train::TrainEvents& events, comm::Comm* comm) {
     const bool resumed = asked.resumed();
     events.sampling = engine_switches(asked.shared);
     events.program = version_line();
-    // A run goes on where it was, unless it is told otherwise.
+    // A run stays on its device unless told otherwise.
     const auto settle = [&](train::TrainOptions& o) {
         if (!resumed || asked.command.given("--device")) o.cuda = use_cuda(asked.shared);
         if (!resumed || asked.command.given("--threads")) o.threads = asked.shared.threads;
-        // One rank has all stages, unless it is told otherwise.
+        // A single rank has all stages unless told otherwise.
         if (resumed && (!comm || comm->alone())) o.pipeline = 1;
-        // The first one stays: it made the run.
+        // The first command line stays: it made the run.
         if (!resumed) {
             o.command = line;
         } else if (!("\n" + o.command).ends_with("\n" + line)) {
@@ -104,7 +104,7 @@ train::TrainResult train_as_asked(const TrainAsked& asked, const std::string& li
         events.device = fmt::format("CPU, {} threads", thread_count(threads));
         if (!o.cuda) return;
         events.device = observe::device_name(true);
-        // Measured before the model fills the device: it takes memory for the time.
+        // Measured before the model fills the device, since it needs memory for a moment.
         events.matrix_peak = observe::device_ceilings().matrix;
     };
     if (resumed) {
@@ -119,7 +119,7 @@ train::TrainResult train_as_asked(const TrainAsked& asked, const std::string& li
             events, comm);
     }
     train::TrainOptions wanted = asked.train;
-    if (train::schedule_of(wanted.schedule)) {  // of the pipeline, not of the rate
+    if (train::schedule_of(wanted.schedule)) {  // of the pipeline, not of the learning rate
         wanted.pipeline_schedule = wanted.schedule;
         wanted.schedule = train::TrainOptions().schedule;
     }
@@ -128,7 +128,7 @@ train::TrainResult train_as_asked(const TrainAsked& asked, const std::string& li
     return train::train(wanted, events, comm);
 }
 
-// What a person reads at the end.
+// The summary for the user.
 void tell_result(TrainScreen& screen, const train::TrainResult& result, const std::string& folder) {
     std::string validation;
     if (result.val_loss) {
@@ -146,7 +146,7 @@ void tell_result(TrainScreen& screen, const train::TrainResult& result, const st
             ? fmt::format(", {} of memory planned and {} taken",
                           format_bytes(result.memory_planned), format_bytes(result.memory_taken))
             : "";
-    const bool worked = result.tokens_per_second > 0;  // took at least one step
+    const bool worked = result.tokens_per_second > 0;  // did at least one step
     screen.say(fmt::format(
         "{} after step {}{}{}{}, {} of training{}; {}{}", result.interrupted ? "stopped" : "done",
         result.step, std::isnan(result.loss) ? "" : fmt::format(": loss {:.4f}", result.loss),

@@ -15,7 +15,7 @@ void TrainAsked::check() const {
             throw Error::usage({.field = name, .problem = problem, .remedy = remedy});
         }
     };
-    // A negative value stands for the default; it cannot be given.
+    // A negative value means the default; it cannot be given.
     if (command.given("--min-lr") && train.min_lr < 0) {
         throw Error::usage({.field = "--min-lr",
                             .value = fmt::format("{}", train.min_lr),
@@ -71,7 +71,7 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
         app.add_subcommand("train", "Train a model on packed text, or go on with one"));
     train::TrainOptions& t = options->train;
     const Command& c = options->command;
-    // Which of them --resume takes is said where they are made, so that none is forgotten.
+    // Whether --resume takes an option is said where it is defined, so that none is forgotten.
     const auto of_model = [&](const char* name, auto& to, const char* about) {
         options->of_models.emplace_back(name);
         return c.add_option(name, to, about);

@@ -12,7 +12,7 @@
 
 namespace mr::cli {
 
-// A training run as it was asked for. Lives as long as the parser.
+// A training run as asked for. Lives as long as the parser.
 struct TrainAsked {
     explicit TrainAsked(Command added) : command(added) {}
 
@@ -20,11 +20,12 @@ struct TrainAsked {
     SharedOptions shared{};  // --device, --threads, --json
     train::TrainOptions train{};
     std::string resume{};
-    double timeout = 600;  // seconds, of a rank that does not answer
-    // Every option but those of the machine is one of three; add_train_options() says which.
-    std::vector<std::string> of_models{};    // a new model's: neither --init nor --resume has them
+    double timeout = 600;  // seconds, for a rank that does not answer
+    // Every option except those of the machine belongs to one of three groups; add_train_options()
+    // says which.
+    std::vector<std::string> of_models{};    // of a new model: not with --init or --resume
     std::vector<std::string> of_new_runs{};  // --resume refuses them
-    struct Change {                          // --resume takes it
+    struct Change {                          // --resume accepts it
         std::string name;
         std::function<void(train::TrainOptions& to, const train::TrainOptions& from)> take;
     };
@@ -32,7 +33,7 @@ struct TrainAsked {
 
     bool resumed() const { return !resume.empty(); }
     const std::string& folder() const { return resumed() ? resume : train.out; }
-    // Throws Error (usage) for options that do not go together.
+    // Throws Error (usage) for options that exclude each other.
     void check() const;
 };
 

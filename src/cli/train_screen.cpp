@@ -37,7 +37,7 @@ void TrainScreen::step(const train::TrainEvents::Step& step) {
     const bool last = m.step == step.steps;
     const bool stays = m.val_loss || m.skipped || last;
     const std::int64_t every = std::max<std::int64_t>(step.steps / 20, 1);
-    // Into a file a twentieth of the steps at a time, or a line a minute where they are long.
+    // Into a file: a line every twentieth of the steps, or every minute if they take long.
     const auto pause = terminal_ ? std::chrono::milliseconds(100) : std::chrono::minutes(1);
     const bool due = now - drawn_ >= pause || (!terminal_ && m.step % every == 0);
     if (!stays && !due) return;

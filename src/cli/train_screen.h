@@ -1,4 +1,4 @@
-// A training run as a person sees it.
+// The progress of a training run on standard error.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 
 namespace mr::cli {
 
-// What a person sees on standard error: one line that is redrawn on a terminal; in a pipe a line
-// now and then.
+// One line that is redrawn on a terminal; in a pipe, a line from time to
+// time.
 class TrainScreen {
   public:
     TrainScreen() : terminal_(stderr_is_terminal()) {}
@@ -20,7 +20,7 @@ class TrainScreen {
     TrainScreen(const TrainScreen&) = delete;
     TrainScreen& operator=(const TrainScreen&) = delete;
 
-    // FLOP/s that the device can do at most; 0: unknown.
+    // Peak FLOP/s of the device; 0: unknown.
     void set_peak(double peak) { peak_ = peak; }
 
     void begun(const train::TrainEvents::Begun& run);

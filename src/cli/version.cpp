@@ -1,4 +1,4 @@
-// The one file that is compiled again when the commit changes (cmake/commit.cmake).
+// The only file that is recompiled when the commit changes (cmake/commit.cmake).
 #include "cli/version.h"
 
 #include <fmt/format.h>

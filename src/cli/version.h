@@ -1,4 +1,4 @@
-// What this program is and how it was made.
+// The version of this program and how it was built.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// millrace bench attention: the attention kernels of the GPU alone, over the paged cache (decode
-// and prefill of the engine) and over plain tensors (training).
+// millrace bench attention: only the attention kernels of the GPU, over the paged cache (decode and
+// prefill of the engine) and over plain tensors (training).
 #include <fmt/format.h>
 
 #include <memory>

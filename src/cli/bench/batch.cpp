@@ -1,4 +1,4 @@
-// millrace bench batch: many generations on one engine, all at once or as they arrive.
+// millrace bench batch: many generations on one engine, all at once or arriving over time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -71,8 +71,8 @@ std::vector<decode::BatchShape> mix_of(const std::string& text) {
     return mix;
 }
 
-// How near the passes came to what the machine could do at most: the time that their bytes, or
-// their FLOPs where those take longer, need at the ceilings, over the time they took.
+// Share of the roofline that the passes reached: the least time of their bytes, or of their FLOPs
+// if that is longer, at the ceilings, over the measured time.
 double share_of_roof(const decode::Phase& phase, const observe::Ceilings& ceilings) {
     const OpRecord total = phase.ledger.total();
     if (phase.seconds <= 0 || ceilings.read <= 0) return 0;
@@ -167,7 +167,7 @@ int bench(BenchBatchOptions options, const Command& command) {
         one_line(engine->model().source), observe::device_name(engine->options().cuda), most, "",
         "output", "decode", "first token, ms", "a token, ms", "of the", "seqs", "tok/s", "tok/s",
         "p50", "p99", "p50", "p99", "roof");
-    // A first one that is not counted: what is made once is made in it.
+    // A warm-up run that is not counted, for one-time work.
     decode::BatchLoad warm = options.load;
     warm.requests = 2;
     warm.arrivals = warm.cancelled = 0;

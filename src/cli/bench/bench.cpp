@@ -1,4 +1,4 @@
-// millrace bench: decode, prefill and load, against the machine's own bandwidth.
+// millrace bench: decode, prefill and load, compared with the machine's bandwidth.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,9 +27,9 @@ namespace {
 struct BenchOptions {
     SharedOptions shared;
     decode::MeasureOptions measure;
-    ContextOptions context;  // of decode
+    ContextOptions context;  // for decode
     bool verbose = false;
-    bool through_map = false;  // load to the device: how, and in what pieces
+    bool through_map = false;  // loading to the device: how, and in what pieces
     int chunk_mib = 8;
 };
 
@@ -57,8 +57,8 @@ std::string title(const Json& json) {
                        one_line(json["model"].get<std::string>()), on);
 }
 
-// Loads for a measurement that needs so many positions of every sequence; `decodes`: and makes
-// tokens one after another.
+// Loads for a measurement that needs this many positions per sequence; `decodes`: it also generates
+// tokens.
 LoadedModel load_for(const BenchOptions& options, std::int64_t positions, bool decodes) {
     return load(options.shared, [&](const model::Model& model) {
         if (decodes) refuse_diffusion(model, "bench decode");
@@ -73,8 +73,8 @@ LoadedModel load_for(const BenchOptions& options, std::int64_t positions, bool d
     });
 }
 
-// The stages of one step or prompt on the GPU, layers added up, with the time that passed before
-// each began. what: the name of the last line.
+// The stages of one step or prompt on the GPU, summed over layers, with the idle time before each.
+// what: the name of the last line.
 std::string stage_table(const decode::Measured& m, const char* what) {
     struct Sum {
         std::string name;
@@ -190,9 +190,9 @@ int prefill_bench(const BenchOptions& options) {
     return 0;
 }
 
-// Once: what a second load would find in memory is not what a user waits for.
+// Only once: a second load would find the file in memory, which is not what a user waits for.
 int load_bench(const BenchOptions& options) {
-    disabled(options.shared);  // a misspelt word is told, also where no engine asks for the list
+    disabled(options.shared);  // report a misspelt word even if no engine reads the list
     if (use_cuda(options.shared)) {
         model::DeviceLoadOptions how;
         how.through_map = options.through_map;
@@ -280,8 +280,8 @@ void add_bench(const Command& app, Action& action) {
         "pythia-2.8b, gpt2, gpt2-xl, gpt3-175b, qwen2.5-0.5b, qwen2.5-1.5b, qwen3-4b, sdar-4b,\n"
         "sdar-1.7b, llada-8b, dream-7b; types: f32, f16, bf16, q8_0, q4_0. Their weights are made\n"
         "in memory.");
-    // BenchOptions of its own for each: what the environment says (MILLRACE_DEVICE) is read for all
-    // of them, after what the one that was called was given.
+    // Each command has its own BenchOptions: environment variables (MILLRACE_DEVICE) are read for
+    // all commands, after the options of the one that was called.
     const auto own = [] { return std::make_shared<BenchOptions>(); };
     const auto when_called = [&](const Command& command,
                                  const std::shared_ptr<BenchOptions>& options,

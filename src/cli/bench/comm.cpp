@@ -1,4 +1,5 @@
-// millrace bench comm: what the ranks of a job exchange, held against plain sums, and how fast.
+// millrace bench comm: exchanges between the ranks of a job, checked against plain sums, and their
+// speed.
 #include "core/comm/comm.h"
 
 #include <fmt/format.h>
@@ -27,17 +28,17 @@ struct BenchCommOptions {
     bool json = false;
 };
 
-// Of rank `rank`: small integers, so that every order has the same sum.
+// The data of rank `rank`: small integers, so that every order has the same sum.
 float given(int rank, std::int64_t i) { return static_cast<float>((rank + 1) * (i % 13 - 6)); }
 
 struct Measured {
     std::string name;
     std::int64_t count = 0;  // floats
-    double seconds = 0;      // the median of the slowest rank's
+    double seconds = 0;      // median over repetitions of the slowest rank
     std::uint64_t sent = 0;  // bytes, by this rank
 };
 
-// work() on data that prepare() makes, `reps` times; right(data) is asked behind each.
+// Runs work() on data from prepare(), `reps` times; right(data) checks each result.
 Measured measure(comm::Comm& comm, const BenchCommOptions& options, const char* name,
                  std::int64_t count, const std::function<void(std::vector<float>&)>& prepare,
                  const std::function<void(std::vector<float>&)>& work,
@@ -45,7 +46,7 @@ Measured measure(comm::Comm& comm, const BenchCommOptions& options, const char* 
     std::vector<double> seconds;
     std::vector<float> data(static_cast<std::size_t>(count));
     const std::uint64_t before = comm.sent_bytes();
-    std::uint64_t around = 0;  // by what surrounds the work
+    std::uint64_t around = 0;  // sent outside the work
     for (int i = 0; i < options.reps; ++i) {
         prepare(data);
         const std::uint64_t first = comm.sent_bytes();

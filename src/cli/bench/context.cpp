@@ -1,4 +1,4 @@
-// millrace bench context: what it costs to keep a cache of fixed size, in four ways.
+// millrace bench context: the cost of four ways to keep a cache of fixed size.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ struct BenchContextOptions {
     std::int64_t tokens = 20000, cap = 2048, timed = 0, sample = 200;
     int sinks = 4;
     std::vector<int> prunes{16, 64, 128};
-    std::string text;  // a file; empty: nothing is scored
+    std::string text;  // a file; empty: no scoring
 };
 
 void require(const BenchContextOptions& options) {
@@ -56,7 +56,7 @@ void require(const BenchContextOptions& options) {
     }
 }
 
-// As eval reads a text: special tokens that are spelled out are text.
+// Encodes as eval does: special tokens spelled out in the text are plain text.
 std::vector<std::int32_t> ids_of(const model::Model& model, const BenchContextOptions& options,
                                  const std::string& text) {
     if (options.text.empty()) {

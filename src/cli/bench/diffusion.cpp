@@ -1,5 +1,5 @@
-// millrace bench diffusion: what samplers, passes and strategies are worth when a model fills in
-// tokens.
+// millrace bench diffusion: what samplers, passes and strategies of a diffusion model are
+// worth.
 #include "bench/diffusion/diffusion.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ std::vector<diffusion::Rung> rungs_of(const BenchDiffusionOptions& options,
     const ops::DenoiseParams whole{.remask = ops::Remask::fixed};
     add("sampler on the CPU", Sampler::host, middle, whole);
     if (cuda) add("sorting sampler", Sampler::sorted, middle, whole);
-    // An engine that fills in blocks by itself does so from here on.
+    // From here on an engine that can fill in blocks by itself does so.
     const bool alone = cuda && graph;
     if (alone) add("sampler on the GPU", Sampler::engine, middle, whole);
     const Sampler ours = alone ? Sampler::block : Sampler::engine;
@@ -69,7 +69,7 @@ std::vector<diffusion::Rung> rungs_of(const BenchDiffusionOptions& options,
     return out;
 }
 
-// Who guessed: an engine that does not take a text leaves its passes to the host.
+// The sampler that was used: for texts that the engine does not take, the host makes the passes.
 diffusion::Sampler sampler_of(const diffusion::Rung& rung, const diffusion::Measured& m) {
     using diffusion::Sampler;
     return rung.sampler == Sampler::block && !m.alone ? Sampler::engine : rung.sampler;
@@ -108,11 +108,12 @@ Json rung_json(const diffusion::Rung& rung, const model::ModelSpec& spec,
               {"to_host_bytes", bytes(m.to_host)}}}};
 }
 
-// What the experiment that this began from reported, on another GPU: its last sampler on the GPU
-// against the one on the CPU, and the same with fewer steps.
+// Published speedups of the experiment that this one repeats, on another GPU: its last sampler on
+// the GPU against the one on the CPU, and the same with fewer steps.
 constexpr double kTheirSampler = 1.77, kTheirFewerSteps = 3.19;
 
-// Ours beside it: as many passes as tokens, and the fewest, in blocks of the first rung's size.
+// Our figures beside it: as many passes as tokens, and the fewest, in blocks of the first rung's
+// size.
 struct Ratios {
     double sampler = 0, fewer_steps = 0;
 };

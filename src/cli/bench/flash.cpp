@@ -1,4 +1,4 @@
-// Attention on plain tensors: forward and backward, beside PyTorch, and against the unfused
+// Attention on plain tensors: forward and backward, compared with PyTorch and with the unfused
 // version.
 #include "cli/bench/flash.h"
 
@@ -21,8 +21,8 @@ namespace {
 using cuda::FlashMeasured;
 using cuda::FlashShape;
 
-// bench/peers/torch_attention.py, which measures in turns with this program: a round of the same
-// shape whenever it is asked.
+// Runs bench/peers/torch_attention.py, which measures alternately with this program: one round of
+// the same shape per request.
 class Torch {
   public:
     explicit Torch(bool backward) {
@@ -38,7 +38,7 @@ class Torch {
     Json end() { return ask("end"); }  // medians of the rounds
 
   private:
-    // The next line that is an object is the answer; libraries may say other things.
+    // The answer is the next line that is a JSON object; libraries may print other lines.
     Json ask(const std::string& what) {
         process_->say(what);
         while (const std::optional<std::string> line = process_->hear()) {
@@ -55,8 +55,8 @@ class Torch {
     std::unique_ptr<Coprocess> process_;
 };
 
-// A shape, and PyTorch's figures for it where it is there, else null: both measured in turns, in as
-// equal states of the device as can be had.
+// Measures a shape, and PyTorch's figures for it if available, else null: in alternate rounds, so
+// that the device is in the same state for both.
 FlashMeasured measured(const FlashShape& shape, const FlashTables& options, bool together,
                        Torch* torch, Json& peer) {
     if (!torch) return cuda::measure_flash(shape, options.backward, together);
@@ -67,7 +67,7 @@ FlashMeasured measured(const FlashShape& shape, const FlashTables& options, bool
     return m;
 }
 
-// What others publish figures of: a step's attention, forward and backward together.
+// The shape of published figures: a step's attention, forward and backward together.
 const FlashShape kBoard{1, 16384, 16, 16, 64, {ops::AttentionMask::Kind::causal}, DType::bf16};
 
 // A time as TFLOP/s, or a dash.
@@ -101,7 +101,7 @@ Json as_json(const FlashShape& s, const FlashMeasured& m, double matrix) {
     return row;
 }
 
-// The board's shape, one figure.
+// The figure for that shape.
 std::string board_line(const FlashTables& options, Torch* torch, double matrix, Json& json) {
     Json peer;
     const FlashMeasured m = measured(kBoard, options, true, torch, peer);
@@ -143,7 +143,7 @@ std::vector<FlashShape> shapes_of(const FlashTables& options) {
     return shapes;
 }
 
-// How many times as fast as PyTorch's two, forward and backward.
+// Speedup over both of PyTorch's versions, forward and backward.
 std::string times_text(Json peer, const FlashMeasured& m) {
     std::string text;
     for (const char* name : {"cudnn", "flash"}) {
@@ -210,7 +210,7 @@ namespace {
 
 constexpr const char* kNoMemory = "no memory";
 
-// A cell of the grid: fused beside unfused; none: there was no memory for it.
+// A cell of the grid: fused beside unfused; none: out of memory.
 Json cell_json(const FlashShape& s, const std::optional<FlashMeasured>& m,
                const std::optional<FlashMeasured>& u, double matrix) {
     Json row = m ? as_json(s, *m, matrix) : shape_json(s);
@@ -262,7 +262,8 @@ void cs336_table(const FlashTables& options, double matrix, Json& json, const Sa
         "tokens", "fwd", "bwd", "TFLOP/s", "of peak", "MB", "unfused fwd", "unfused bwd", "MB",
         "x"));
     json["cs336"] = Json::array();
-    // What there is no memory for is said, and the next cell measured. Every other error is one.
+    // A cell that does not fit into memory is reported, and the next one measured. Every other
+    // error is thrown.
     const auto tried = [](auto&& measure) -> std::optional<FlashMeasured> {
         try {
             return measure();

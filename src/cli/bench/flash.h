@@ -12,20 +12,20 @@
 namespace mr::cli {
 
 struct FlashTables {
-    std::vector<std::string> shapes;  // as flash_shapes.h writes them; none: those of `list`
+    std::vector<std::string> shapes;  // as in flash_shapes.h; empty: those of `list`
     std::string list = "targets";     // wide, all
-    std::vector<int> tokens;  // lengths of targets and of the grid; none: those of the table
+    std::vector<int> tokens;          // lengths for targets and grid; empty: the table's own
     bool backward = true;
-    bool torch = false;         // beside PyTorch
-    std::optional<DType> type;  // of the grid; none: bf16 and f32
+    bool torch = false;         // compare with PyTorch
+    std::optional<DType> type;  // for the grid; none: bf16 and f32
 };
 
-// Both add what they measured to `json` and say it as text, row by row. `matrix`: FLOP/s of the
+// Both add their measurements to `json` and print them as text, row by row. `matrix`: FLOP/s of the
 // device.
 using Say = std::function<void(const std::string& text)>;
 void flash_table(const FlashTables& options, double matrix, Json& json, const Say& say);
 void cs336_table(const FlashTables& options, double matrix, Json& json, const Say& say);
-// Throws Error (usage) where a shape cannot be read.
+// Throws Error (usage) if a shape cannot be parsed.
 void check_shapes(const FlashTables& options);
 
 }  // namespace mr::cli

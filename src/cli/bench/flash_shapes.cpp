@@ -31,7 +31,7 @@ std::vector<std::string_view> split(std::string_view text, char at) {
     }
 }
 
-// A whole number of [1, most].
+// A whole number in [1, most].
 int number(std::string_view shape, std::string_view text, const char* what, int most) {
     int n = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
@@ -132,18 +132,18 @@ std::vector<FlashShape> target_shapes(std::vector<int> lengths) {
 }
 
 std::vector<FlashShape> wide_shapes() {
-    // Lengths of documents, as a corpus has them: 23 that make 16,384.
+    // Lengths of documents, as in a corpus: 23 that add up to 16,384.
     const std::string packed =
         "1:3012+205+871+1490+64+333+702+2048+129+512+418+1777+96+640+255+1023+37+580+911+301+150+"
         "770+60:";
     // clang-format off
     const std::string texts[] = {
-        // Phi-2 and Pythia; Phi-3; Gemma, forward alone.
+        // Phi-2 and Pythia; Phi-3; Gemma, forward only.
         "32:512:32:32:80:causal", "8:2048:32:32:80:causal", "2:8192:32:32:80:causal",
         "32:512:32:32:96:causal", "8:2048:32:32:96:causal", "2:8192:32:32:96:causal",
         "32:512:16:16:256:causal", "8:2048:16:16:256:causal", "2:8192:16:16:256:causal",
         "8:2048:16:16:256:full",
-        // Groups of heads: Llama 3, its smallest, one kv head.
+        // Grouped heads: Llama 3, its smallest, one kv head.
         "32:512:32:8:128:causal", "8:2048:32:8:128:causal", "2:8192:32:8:128:causal",
         "32:512:32:8:64:causal",
         "32:512:32:1:128:causal", "8:2048:32:1:128:causal",

@@ -33,11 +33,11 @@ struct BenchFusionOptions {
     std::vector<std::string> types{"f32", "f16", "bf16"};
     bool given_types = false;
     int score = 256;
-    std::string text;  // a file; empty: the passage below, or made-up ids
+    std::string text;  // a file; empty: the passage below, or random ids
     std::string peer;
 };
 
-// What a model with a vocabulary of words is scored on where no text is named.
+// The default text for scoring a model with a vocabulary of words.
 constexpr std::string_view kPassage =
     "The mill stands where the river bends. In spring the water comes down brown and fast from the "
     "hills, and the miller opens the gate only a hand's breadth, because the wheel would turn too "
@@ -55,7 +55,7 @@ constexpr std::string_view kPassage =
 
 bool is_random(const std::string& model) { return model.starts_with(model::kRandomPrefix); }
 
-// "random:pythia-2.8b:f16" in another type.
+// Changes the type of "random:pythia-2.8b:f16".
 std::string in_type(const std::string& model, const std::string& type) {
     const std::size_t shape = model::kRandomPrefix.size();
     return model.substr(0, model.find(':', shape)) + ":" + type;
@@ -75,7 +75,7 @@ std::vector<std::int32_t> ids_of(const BenchFusionOptions& options, const model:
                         .remedy = "give a longer text"});
 }
 
-// The shape as bench/peers/torch_decode.py takes it.
+// The shape as arguments for bench/peers/torch_decode.py.
 std::string peer_arguments(const BenchFusionOptions& options, const model::Model& model) {
     const model::ModelSpec& spec = model.spec;
     return fmt::format(
@@ -100,7 +100,7 @@ void require_peer_knows(const std::string& source, const model::Model& model) {
                         .remedy = "compare a GPT-NeoX in f32, f16 or bf16"});
 }
 
-// Eager and compiled, as the script gives them; what it cannot run says why.
+// Eager and compiled results of the script; if one cannot run, it says why.
 Json ask_torch(const BenchFusionOptions& options, const model::Model& model) {
     Json torch = {{"peer", "torch"}};
     try {
@@ -113,7 +113,7 @@ Json ask_torch(const BenchFusionOptions& options, const model::Model& model) {
                 torch[part] = line;
             }
         }
-    } catch (const Error& error) {  // the rungs are worth measuring without it
+    } catch (const Error& error) {  // the rungs are measured without it
         torch["error"] = error.what();
     }
     return torch;
@@ -164,7 +164,7 @@ std::string rung_text(const fusion::Rung& rung) {
                        rung.same_nll ? "" : "  NOT the last rung's");
 }
 
-// One model in one type: its rungs, entered in `json`, and as text.
+// One model in one type: its rungs, added to `json` and returned as text.
 std::string measure_type(const BenchFusionOptions& options, const std::string& text, Json& json,
                          bool& same) {
     fusion::Options wanted;
@@ -177,7 +177,7 @@ std::string measure_type(const BenchFusionOptions& options, const std::string& t
         wanted.engine.context =
             std::max<std::int64_t>(std::int64_t{options.measure.prompt} + options.measure.steps,
                                    static_cast<std::int64_t>(wanted.ids.size()));
-        return fusion::nothing_fused(wanted.engine);  // what takes most
+        return fusion::nothing_fused(wanted.engine);  // the largest plan
     });
     ProgressLine line;
     const fusion::Ladder ladder =
@@ -203,7 +203,7 @@ std::string measure_type(const BenchFusionOptions& options, const std::string& t
     same = same && ladder.same_nll();
     out += fmt::format("  all against none: {:.1f}% less time a token; NLL {} to 4 digits\n",
                        100 * ladder.gain, ladder.same_nll() ? "the same" : "NOT the same");
-    loaded.weights.reset();  // the other engine is alone on the device
+    loaded.weights.reset();  // the other engine gets the device alone
     if (!options.peer.empty()) {
         one["torch"] = ask_torch(options, *loaded.model);
         out += torch_text(one["torch"], last);
@@ -226,7 +226,7 @@ int fusion_bench(BenchFusionOptions options) {
         const bool asked_for = named == DType::q8_0 || named == DType::q4_0;  // not a default's
         if (asked_for && !options.given_types) options.types = {dtype_name(named)};
     }
-    disabled(options.shared);  // a misspelt word is told before the device is asked
+    disabled(options.shared);  // report a misspelt word before using the device
     if (options.shared.device == "cpu") {
         throw Error::usage({.field = "--device",
                             .value = "cpu",
@@ -242,7 +242,7 @@ int fusion_bench(BenchFusionOptions options) {
     }
     const cuda::DeviceInfo& gpu = *found;
     options.shared.device = "cuda";
-    if (!options.peer.empty()) peer_command("torch_decode.py");  // told before anything is measured
+    if (!options.peer.empty()) peer_command("torch_decode.py");  // fail before anything is measured
     const std::string passage = options.text.empty() ? "" : read_input(options.text);
     Json json = {{"bench", "fusion"},
                  {"model", options.shared.model},

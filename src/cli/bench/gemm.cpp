@@ -1,4 +1,4 @@
-// millrace bench gemm: the GPU's matrix product for many tokens.
+// millrace bench gemm: the GPU's GEMM for many tokens.
 #include <fmt/format.h>
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace {
 
 struct BenchGemmOptions {
     cuda::GemmMeasureOptions measure;
-    std::int64_t n = 0, k = 0;  // 0: the products of a Llama-2-7B layer
+    std::int64_t n = 0, k = 0;  // 0: those of a Llama-2-7B layer
     std::vector<std::string> types = {"bf16", "q8_0", "q4_0"};
     bool no_own = false, json = false;
 };
@@ -33,7 +33,7 @@ std::string type_name(DType type) {
     return name.substr(0, name.find('x'));
 }
 
-// One layer's products of one type: the whole model's are 32 of them.
+// The GEMMs of one layer in one type; a whole model has 32 layers.
 constexpr int kLayers = 32;
 struct Sum {
     DType type;

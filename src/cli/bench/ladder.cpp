@@ -1,4 +1,4 @@
-// millrace bench ladder: from one product on the GPU to everything there, one change at a time.
+// millrace bench ladder: from one GEMM on the GPU to everything there, one change at a time.
 #include "bench/ladder/ladder.h"
 
 #include <fmt/format.h>
@@ -82,7 +82,7 @@ int ladder_bench(const BenchLadderOptions& options) {
     wanted.threads = thread_count(options.shared);
     wanted.engine = engine_switches(options.shared);
     ProgressLine line;
-    // Refused before its weights are read or made.
+    // Refused before the weights are read or made.
     const auto planned = [](const model::Model& model) {
         ladder::require_plain(model);
         ladder::host_plan(model).require(cpu_info().memory_bytes, "use a smaller model");

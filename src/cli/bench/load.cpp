@@ -48,7 +48,7 @@ int device_load_bench(const SharedOptions& shared, const model::DeviceLoadOption
     line.remove();
 
     const std::uint64_t sent = ledger.host_to_device().bytes;
-    // Random matrices are made on the device: that is no copy to compare with one.
+    // Random matrices are made on the device, so there is no copy to compare.
     const bool made = model.deferred.has_value();
     const double rate = static_cast<double>(made ? weights->bytes : sent) / to_device;
     Json json = {{"bench", "load"},

@@ -6,8 +6,8 @@
 
 namespace mr::cli {
 
-// File to device, against what pinned copies reach in the same run. The driver's own start is not
-// part of it.
+// File to device, compared with pinned copies in the same run. The driver's start-up time is not
+// included.
 int device_load_bench(const SharedOptions& shared, const model::DeviceLoadOptions& how);
 
 }  // namespace mr::cli

@@ -7,9 +7,9 @@
 
 namespace mr::cli {
 
-// Throws Error (usage) where sequences of `seq` tokens are beyond the model's context.
+// Throws Error (usage) if sequences of `seq` tokens exceed the model's context.
 void require_context(const model::ModelSpec& spec, int seq);
-// Of MODEL, to be trained on the next token. Throws Error (usage) also where it fills in tokens.
+// The spec of MODEL for next-token training. Throws Error (usage) also for a diffusion model.
 model::ModelSpec next_token_spec(const std::string& model, int seq);
 
 }  // namespace mr::cli

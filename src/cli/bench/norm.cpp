@@ -1,5 +1,5 @@
-// millrace bench norm: norm + residual on the GPU against what its memory allows, and how exact it
-// is.
+// millrace bench norm: norm + residual on the GPU compared with its memory bandwidth, and its
+// accuracy.
 #include <fmt/format.h>
 
 #include <memory>
@@ -27,13 +27,13 @@ struct BenchNormOptions {
     std::vector<std::int64_t> tokens{1, 256, 1024, 32768};
     std::string type = "f16";
     std::string kind = "layer";
-    bool own_hidden = false, own_type = false, own_kind = false;  // they were given
+    bool own_hidden = false, own_type = false, own_kind = false;  // given as options
     bool few_rows = false;
     std::string device = "cuda";
     bool json = false;
 };
 
-// The norms of a model; what was given beside it is as it was given.
+// Takes the norms of a model, except for values given as options.
 void take_shape(BenchNormOptions& options) {
     if (options.model.empty()) return;
     const model::Model model = model::planned_model(named_model(options.model));
@@ -48,7 +48,7 @@ ops::NormKind kind_of(const BenchNormOptions& options) {
     return options.kind == "rms" ? ops::NormKind::rms : ops::NormKind::layer;
 }
 
-// Errors against f64, of the GPU's kernel and of the CPU's ops, which are of f32; in `json` and as
+// Errors against f64, of the GPU's kernel and of the CPU's f32 ops; added to `json` and returned as
 // text.
 std::string errors(const BenchNormOptions& options, bool cuda, Json& json) {
     std::vector<DType> types{DType::f32, DType::f16};
@@ -79,7 +79,7 @@ std::string errors(const BenchNormOptions& options, bool cuda, Json& json) {
     return text;
 }
 
-// Without a GPU: the errors alone.
+// Without a GPU: only the errors.
 int cpu_bench(const BenchNormOptions& options) {
     Json json = {{"bench", "norm"},          {"model", options.model}, {"device", "cpu"},
                  {"hidden", options.hidden}, {"type", options.type},   {"kind", options.kind},

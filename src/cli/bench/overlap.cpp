@@ -1,4 +1,4 @@
-// millrace bench overlap: how much of an exchange of gradients hides behind the backward pass.
+// millrace bench overlap: how much of a gradient exchange is hidden by the backward pass.
 #include "bench/overlap/overlap.h"
 
 #include <fmt/format.h>
@@ -68,7 +68,7 @@ Json link_json(const overlap::LinkResult& link) {
             {"communication_before_last_op_ms", t.ready * 1e3},
             {"communication_of_last_op_ms", t.last * 1e3},
             {"hidden_of_ready", t.ready > 0 ? Json(t.hidden_of_ready()) : Json()},
-            {"same_bits", true}};  // others are an error
+            {"same_bits", true}};  // different bits are an error
 }
 
 Json to_json(const BenchOverlapOptions& options, const overlap::Report& report) {
@@ -119,7 +119,7 @@ std::string link_text(const overlap::LinkResult& link) {
     return text + "; the same bits as the tree over ranks\n";
 }
 
-// PyTorch in the same run; its links are in the order of ours.
+// Runs PyTorch for comparison; its links are in the same order as ours.
 std::vector<Json> ask_torch(const BenchOverlapOptions& options, const model::ModelSpec& spec) {
     if (spec.family != "gpt2" && spec.family != "llama") {
         throw Error::usage({.field = "--peer",

@@ -1,5 +1,5 @@
-// millrace bench precision: the same training in every precision that the trainer has, and the sums
-// that explain the differences.
+// millrace bench precision: the same training in every precision of the trainer, and the sums that
+// explain the differences.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -29,21 +29,21 @@ namespace {
 struct BenchPrecisionOptions {
     SharedOptions shared;  // --device, --threads, --json
     std::string model;
-    std::string data;                // empty: made-up tokens
+    std::string data;                // empty: random tokens
     std::vector<std::string> types;  // empty: all
-    std::int64_t cpu_steps = 0;      // 0: as many as steps
+    std::int64_t cpu_steps = 0;      // 0: the same as steps
     precision::StudyOptions study;
 };
 
-constexpr const char* kBase = "f32";  // what the others are compared with
-constexpr double kValue = 0.01;       // of the sums, and how often it is added
+constexpr const char* kBase = "f32";  // the reference for the others
+constexpr double kValue = 0.01;       // summand, and how often it is added
 constexpr std::int64_t kTimes = 1000;
-constexpr std::int64_t kSeeds = 1000;  // that the mean of stochastic rounding is of
+constexpr std::int64_t kSeeds = 1000;  // for the mean of stochastic rounding
 
-// The ways that were asked for: to be measured, and to be said absent.
+// The precisions asked for: to measure, and to report as absent.
 struct Chosen {
     std::vector<precision::Way> here, absent;
-    std::string why;  // they are absent
+    std::string why;  // why they are absent
 };
 
 Chosen choose(const BenchPrecisionOptions& options) {
@@ -82,7 +82,7 @@ Json rounding_name(precision::Masters masters) {
     return nullptr;
 }
 
-// The plan in four parts; what passes use besides activations is counted with them.
+// The plan in four parts; workspace of passes counts as activations.
 struct Memory {
     std::uint64_t weights = 0, gradients = 0, optimizer = 0, activations = 0;
 };
@@ -238,7 +238,7 @@ std::string accumulation_text(const Json& rows) {
     return text;
 }
 
-int precision_bench(BenchPrecisionOptions options) {  // a copy: what is left to it is filled in
+int precision_bench(BenchPrecisionOptions options) {  // a copy: defaults are filled in
     const InterruptGuard guard;
     precision::StudyOptions& study = options.study;
     if (options.cpu_steps > study.steps) {

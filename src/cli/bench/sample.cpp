@@ -1,4 +1,4 @@
-// millrace bench sample: drawing tokens, against one read of their logits.
+// millrace bench sample: drawing tokens, compared with one read of their logits.
 #include <fmt/format.h>
 
 #include <memory>
@@ -45,7 +45,7 @@ int sample_bench(BenchSampleOptions options) {
     const bool gpu = options.shared.device == "cuda" ||
                      (options.shared.device == "auto" && cuda::device().has_value());
     ops::SampleMeasurement m;
-    double read = 0;  // bytes a second
+    double read = 0;  // bytes per second
     if (gpu) {
         read = observe::device_ceilings().read;
         m = cuda::measure_sample(options.measure);

@@ -1,4 +1,4 @@
-// millrace bench serve: a server under load, this program's or any other of OpenAI's API.
+// millrace bench serve: a server under load, this program's or any other with OpenAI's API.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,23 +34,23 @@ struct BenchServeOptions {
 
 // ---- the server ---------------------------------------------------------------------------------
 
-// What is measured: a server in this process, or another.
+// The server to measure: one in this process, or another.
 struct Target {
     std::unique_ptr<ModelServer> own;
     bench::Place place;
     std::string model, device;
-    bool takes_ids = false;  // for certain: it is Millrace
+    bool takes_ids = false;  // known to accept token ids: it is Millrace
 };
 
 Target own_server(const BenchServeOptions& options, bench::LoadShape& shape,
                   const Command& command) {
     ServerOptions wanted = options.server;
     const int most = *std::max_element(options.concurrency.begin(), options.concurrency.end());
-    const bool open_loop = options.rate > 0 && !options.given_concurrency;  // alone
+    const bool open_loop = options.rate > 0 && !options.given_concurrency;  // open loop only
     if (!open_loop) wanted.sequences = std::min(most, 1024);
     if (options.sequences > 0) wanted.sequences = options.sequences;
     wanted.longest = shape.input + shape.output;
-    // No limit is to be met: what is measured is the work.
+    // No limit should be reached: only the work is measured.
     wanted.queue = 1 << 20;
     wanted.http.connections = 1 << 20;
     wanted.http.idle = std::chrono::hours(24);
@@ -78,7 +78,7 @@ Target own_server(const BenchServeOptions& options, bench::LoadShape& shape,
          .remedy = problem.starts_with("status 401") ? "give its key with --api-key" : ""});
 }
 
-// The answer as JSON; none where there is no such route.
+// The answer as JSON; none if there is no such route.
 std::optional<formats::JsonDocument> json_at(const bench::Place& place, const char* path) {
     const bench::Fetched got = bench::fetch(place, path);
     if (got.status == 404) return std::nullopt;
@@ -103,14 +103,14 @@ Target other_server(const BenchServeOptions& options, bench::LoadShape& shape) {
     target.model = shape.model;
     target.device = options.url;
     if (shape.text) return target;
-    // Millrace's own says how many tokens there are.
+    // Millrace's own server reports its number of tokens.
     if (const bench::Fetched props = bench::fetch(target.place, "/props"); props.status == 200) {
         try {
             const auto document = formats::JsonDocument::parse(props.body, "/props");
             const formats::JsonValue vocab = document.root()["vocabulary"];
             target.takes_ids = vocab.is_integer_in(1, 1 << 30);
             if (target.takes_ids && !options.given_vocab) shape.vocab = vocab.get<std::int64_t>();
-        } catch (const Error&) {  // another's
+        } catch (const Error&) {  // another server
         }
     }
     return target;
@@ -138,7 +138,7 @@ class Measurement {
     bench::LoadShape shape_;
     Target target_;
     std::vector<bench::Wire> idle_;
-    std::uint64_t next_ = 0;  // number of the next request: no prompt comes twice
+    std::uint64_t next_ = 0;  // number of the next request: no prompt is repeated
     ProgressLine line_;
 };
 
@@ -160,7 +160,7 @@ std::vector<bench::LoadPlan> Measurement::plans() const {
     return out;
 }
 
-// As many clients at once, and fewer tokens: what is made once is made here.
+// Runs as many clients at once with fewer tokens, for one-time work.
 void Measurement::warm_up(const bench::LoadPlan& plan) {
     constexpr int kTokens = 16;
     bench::LoadShape shape = shape_;
@@ -169,7 +169,7 @@ void Measurement::warm_up(const bench::LoadPlan& plan) {
     next_ += static_cast<std::uint64_t>(warm.requests);
     const bench::LoadMeasured m = bench::run_load(target_.place, shape, warm, line_.callback());
     if (m.failed < m.requests) return;
-    // Of a server that is not known, token ids may be what it refuses.
+    // An unknown server may refuse token ids.
     const bool refused = m.failure.starts_with("status 400") || m.failure.starts_with("status 422");
     const std::string remedy =
         refused && !shape.text && !target_.takes_ids

@@ -26,7 +26,7 @@ Json quantiles(const std::vector<double>& seconds) {
 
 Counts counts_of(const ModelServer& server) {
     const serve::Metrics& m = server.metrics();
-    // The last pass is counted after its tokens have left.
+    // The last pass is counted after its tokens are sent.
     for (int i = 0; i < 1000 && m.running > 0; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -1,4 +1,4 @@
-// What `bench serve` says of a level of load: as JSON, and as a line of its table.
+// Results of `bench serve` for one load level: as JSON, and as a line of its table.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace mr::cli {
 
-// What a server in this process has counted so far.
+// Counters of a server in this process.
 struct Counts {
     std::uint64_t passes = 0, generated = 0, prompt = 0, found = 0, queued = 0;
-    double in_queue = 0;  // seconds, of all requests
+    double in_queue = 0;  // seconds, over all requests
 };
 // Waits for the last pass of texts that have just ended.
 Counts counts_of(const ModelServer& server);

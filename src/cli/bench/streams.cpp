@@ -1,5 +1,5 @@
-// millrace bench streams: copies and kernels on one stream and on several, against the longest
-// part.
+// millrace bench streams: copies and kernels on one stream and on several, compared with the
+// longest part.
 #include "bench/streams/streams.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ struct BenchStreamsOptions {
     bool json = false;
 };
 
-// What the table and JSON have of a schedule.
+// The memory of a schedule, for the table and JSON.
 const char* memory_of(const streams::Schedule& schedule) {
     return schedule.pinned ? "pinned" : "pageable";
 }
@@ -58,7 +58,7 @@ Json rung_json(const streams::Report& report, const streams::Rung& rung) {
             {"ms_best", rung.best * 1e3},
             {"speed_up", report.speed_up(rung)},
             {"of_limit", report.of_limit(rung)},
-            {"same_bits", true}};  // others are an error
+            {"same_bits", true}};  // different bits are an error
 }
 
 Json to_json(const BenchStreamsOptions& options, const streams::Report& report) {
@@ -145,7 +145,7 @@ int streams_bench(const BenchStreamsOptions& options) {
     measure.count = static_cast<std::size_t>(options.size);
     measure.timelines = !options.html.empty();
     streams::host_plan(measure).require(cpu_info().memory_bytes, "use a smaller --size");
-    if (!options.html.empty()) {  // what cannot be written is better known before the run
+    if (!options.html.empty()) {  // fail before the run if the file cannot be written
         const OutputFile probe(options.html);
     }
     ProgressLine line;

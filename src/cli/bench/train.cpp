@@ -1,4 +1,4 @@
-// millrace bench train: steps of training against what the device multiplies at most.
+// millrace bench train: training steps compared with the device's peak matrix throughput.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,19 +33,19 @@ struct BenchTrainOptions {
     int seq = 1024;
     int accumulate = 1, grains = 1;
     std::string objective;  // empty: the model's own
-    int block = 0;          // 0: likewise, or kUsualBlock
+    int block = 0;          // 0: the model's own, or kUsualBlock
     std::string recompute = "none";
     std::string masters = "f32";
     int steps = 10, warmup = 3;
     std::string peer;
 };
 
-// Of the device's memory, that a batch of "auto" may take: some is the driver's.
+// The share of the device's memory for a batch of "auto": some is the driver's.
 constexpr double kMemoryShare = 0.95;
 
-constexpr int kUsualBlock = 16;  // as `train` has it
+constexpr int kUsualBlock = 16;  // the default of `train`
 
-// As `train` would train the model: to fill in blocks, or the next token.
+// The objective that `train` would use: block diffusion, or the next token.
 model::ModelSpec objective_spec(const BenchTrainOptions& options) {
     model::ModelSpec spec =
         model::trainable_spec(model::planned_model(named_model(options.model)).spec);
@@ -72,7 +72,7 @@ model::ModelSpec objective_spec(const BenchTrainOptions& options) {
                             .problem = fmt::format("is not a multiple of the block, {}", block),
                             .remedy = "give one that is, or another --block"});
     }
-    // A model without a mask gets a token more, as in training.
+    // A model without a mask token gets one more token, as in training.
     const std::int32_t mask = spec.diffusion ? spec.diffusion->mask : spec.vocab;
     return model::diffusion_spec(std::move(spec), mask, block);
 }
@@ -99,7 +99,7 @@ int batch_size(const std::string& text, bool cuda) {
                         .remedy = "for example --batch 32"});
 }
 
-// The spec as bench/peers/torch_train.py takes it.
+// The spec as arguments for bench/peers/torch_train.py.
 std::string peer_arguments(const model::ModelSpec& spec, const BenchTrainOptions& options,
                            int batch) {
     if (spec.family != "gpt2" && spec.family != "llama" && spec.family != "mistral") {
@@ -156,7 +156,8 @@ Json measured_json(const BenchTrainOptions& options, const model::ModelSpec& spe
             {"ledger", observe::ledger_json(m.ledger)}};
 }
 
-// Operations of one name and size together, in the order of their first: where a step goes.
+// Groups operations by name and size, in the order of their first occurrence: where the time of a
+// step goes.
 std::string stage_table(const std::vector<Stage>& stages) {
     struct Row {
         std::string name;
@@ -267,7 +268,7 @@ int train_bench(const BenchTrainOptions& options) {
     measure.warmup = options.warmup;
     const int batch = given > 0 ? given : train::largest_batch(spec, measure.engine, kMemoryShare);
     measure.engine.shape.sequences = batch;
-    // The other engine first, alone on the device.
+    // The other engine runs first, alone on the device.
     Json peer;
     if (!options.peer.empty()) {
         peer = ask_peer("torch_train.py", peer_arguments(spec, options, batch)).back();

@@ -1,4 +1,4 @@
-// Lines that are edited as they are typed, by libedit. Without it there is no such reader.
+// Line editing with libedit. Without libedit there is no such reader.
 #include "cli/chat/line_reader.h"
 
 #ifdef MR_LIBEDIT
@@ -33,10 +33,10 @@ bool use_utf8() {
     return false;
 }
 
-// What read_character() has to know of a line and to say of it.
+// State shared with read_character().
 struct LineState {
-    termios raw{};        // as libedit had the terminal when the line began
-    std::string cut_off;  // what had been typed when a signal came
+    termios raw{};        // libedit's terminal mode at the start of the line
+    std::string cut_off;  // typed so far when a signal came
 };
 
 LineState* state_of(EditLine* editor) {
@@ -44,7 +44,7 @@ LineState* state_of(EditLine* editor) {
     return ::el_get(editor, EL_CLIENTDATA, &state) == 0 ? state : nullptr;
 }
 
-// After Ctrl-Z the shell has put the terminal back to whole lines, which libedit does not know.
+// After Ctrl-Z the shell resets the terminal to line mode without libedit's knowledge.
 void stay_raw(EditLine* editor) {
     const LineState* const state = state_of(editor);
     termios now{};
@@ -54,8 +54,8 @@ void stay_raw(EditLine* editor) {
     ::el_set(editor, EL_REFRESH);
 }
 
-// The next character: 1, 0 at the end, -1 where a signal came. Waits in short turns, as a signal
-// may come just before a read.
+// The next character: 1, 0 at the end, -1 after a signal. Waits in short turns, since a signal may
+// come just before a read.
 int read_character(EditLine* editor, wchar_t* to) {
     std::mbstate_t state{};
     for (;;) {
@@ -77,8 +77,8 @@ int read_character(EditLine* editor, wchar_t* to) {
         if (count < 0 && errno == EINTR) continue;
         if (count < 0) return -1;
         const std::size_t used = std::mbrtowc(to, &byte, 1, &state);
-        if (used == static_cast<std::size_t>(-2)) continue;  // more bytes belong to it
-        if (used == static_cast<std::size_t>(-1)) {          // not UTF-8: left out
+        if (used == static_cast<std::size_t>(-2)) continue;  // the character needs more bytes
+        if (used == static_cast<std::size_t>(-1)) {          // not UTF-8: skipped
             state = {};
             continue;
         }
@@ -118,11 +118,11 @@ class EditedLines final : public LineReader {
     Outcome next(std::string& line) override {
         int count = 0;
         ::el_resize(editor_);
-        // Before the prompt is shown: keys that follow it are not for the terminal to act on.
+        // Before the prompt is shown, so that the terminal does not interpret keys typed after it.
         ::el_set(editor_, EL_PREP_TERM, 1);
         ::tcgetattr(STDIN_FILENO, &state_.raw);
         state_.cut_off.clear();
-        // The terminal is put back before the program ends, however often Ctrl-C is pressed.
+        // The terminal is restored before the program ends, however often Ctrl-C is pressed.
         InterruptGuard::set_patient(true);
         const char* const text = ::el_gets(editor_, &count);
         InterruptGuard::set_patient(false);

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr mode_t kMode = S_IRUSR | S_IWUSR;  // for this user's eyes alone
+constexpr mode_t kMode = S_IRUSR | S_IWUSR;  // readable only by this user
 constexpr std::size_t kMostBytes = std::size_t{4} << 20;
 
 class Fd {
@@ -34,9 +34,9 @@ class Fd {
     int fd_;
 };
 
-// All lines of the file, or the last of them where it is longer than it should ever be.
+// All lines of the file, or its last ones if it is unexpectedly long.
 std::vector<std::string> all_lines(const std::string& path) {
-    // A pipe of that name must not hold the program up.
+    // A FIFO of that name must not block the program.
     const Fd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     struct stat status {};
     if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
@@ -50,7 +50,7 @@ std::vector<std::string> all_lines(const std::string& path) {
     for (std::string line; std::getline(stream, line);) {
         if (!line.empty()) lines.push_back(line);
     }
-    if (begin > 0 && !lines.empty()) lines.erase(lines.begin());  // which is a part of one
+    if (begin > 0 && !lines.empty()) lines.erase(lines.begin());  // it is incomplete
     return lines;
 }
 
@@ -58,7 +58,7 @@ std::vector<std::string> all_lines(const std::string& path) {
 
 std::string history_path() {
     fs::path folder;
-    // Relative paths are to be ignored, says the specification of that variable.
+    // The XDG specification says to ignore relative paths.
     if (const char* state = std::getenv("XDG_STATE_HOME"); state && *state == '/') {
         folder = state;
     } else if (const char* home = std::getenv("HOME"); home && *home == '/') {
@@ -89,7 +89,7 @@ void add_to_history(const std::string& path, const std::string& line) {
     struct stat status {};
     if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
     const std::string text = line + "\n";
-    // One write, so that lines of two programs do not mix. What cannot be kept is forgotten.
+    // One write, so that lines of two programs do not mix. Errors are ignored.
     if (::write(file.get(), text.data(), text.size()) < 0) return;
 }
 

@@ -17,7 +17,7 @@ namespace {
 // Far more than a context holds.
 constexpr std::size_t kMostLineMiB = 16;
 
-// Not a stream: a read that Ctrl-C ends must come back to us.
+// Not a stream: a read interrupted by Ctrl-C must return.
 class PlainLines final : public LineReader {
   public:
     Outcome next(std::string& line) override {
@@ -40,8 +40,8 @@ class PlainLines final : public LineReader {
             }
             if (ended_) return Outcome::end;
             if (InterruptGuard::pending()) return Outcome::interrupted;
-            // A signal that comes between that look and a read would be seen with the next line
-            // only: so wait in short turns.
+            // A signal between the check and a read would only be seen with the next line, so wait
+            // in short turns.
             pollfd input{STDIN_FILENO, POLLIN, 0};
             if (::poll(&input, 1, 100) <= 0) continue;
             char bytes[1 << 16];
@@ -56,7 +56,7 @@ class PlainLines final : public LineReader {
 
   private:
     std::string buffer_;
-    std::size_t searched_ = 0;  // bytes at the beginning that have no newline
+    std::size_t searched_ = 0;  // bytes at the beginning without a newline
     bool ended_ = false;
 };
 

@@ -14,8 +14,8 @@ class LineReader {
     LineReader(const LineReader&) = delete;
     LineReader& operator=(const LineReader&) = delete;
 
-    // On a terminal, after a prompt. `interrupted`: a signal came (InterruptGuard), and `line` is
-    // what had been typed, where that is known: without line editing the terminal throws it away.
+    // Shows a prompt on a terminal. `interrupted`: a signal came (InterruptGuard), and `line` is
+    // what was typed, if known: without line editing the terminal discards it.
     virtual Outcome next(std::string& line) = 0;
 
   protected:
@@ -24,10 +24,10 @@ class LineReader {
 
 inline constexpr const char* kChatPrompt = "> ";
 
-// With line editing and a history (history_file.h) where standard input and output are a terminal
-// and the build has libedit.
+// With line editing and a history (history_file.h) if standard input and output are a terminal and
+// the build has libedit.
 std::unique_ptr<LineReader> make_line_reader();
-// Null where lines cannot be edited.
+// Null if lines cannot be edited.
 std::unique_ptr<LineReader> make_edited_line_reader();
 
 }  // namespace mr::cli

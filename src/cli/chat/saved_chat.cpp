@@ -24,7 +24,7 @@ Error no_chat(const std::string& path, std::string field, std::string problem) {
                          .remedy = "/load reads what /save wrote"});
 }
 
-// The one place here that reads JSON.
+// The only function here that reads JSON.
 std::vector<text::ChatMessage> parse_chat(const std::string& path, const std::string& text) {
     const auto document = formats::JsonDocument::parse(text, path, "", {.depth = 8});
     const formats::JsonValue json = document.root();

@@ -1,4 +1,4 @@
-// What a person may say to the program instead of the model: lines that begin with a slash.
+// Chat commands: lines that begin with a slash are for the program, not the model.
 #pragma once
 
 #include <string>
@@ -7,25 +7,25 @@
 
 namespace mr::cli {
 
-// What the commands look at and change.
+// The state that the commands read and change.
 struct ChatState {
     decode::Conversation& conversation;
     decode::GenerateOptions& generate;
     std::string model;
     std::int64_t context = 0;
-    model::Stream stream{};  // where the conversation has no end
-    // Of all answers so far.
+    model::Stream stream{};  // set if the conversation streams
+    // Over all answers so far.
     std::int64_t answers = 0, tokens = 0, last_prompt = 0;
-    // Tokens without the first of each, which comes with the prompt, and the time for them.
+    // Tokens without the first of each answer, which comes with the prompt, and their time.
     std::int64_t decoded = 0;
     double seconds = 0;
 };
 
 enum class Slash { message, obeyed, leave };
 
-// `line` is a message where it does not begin with a slash, or with two: then one is taken off.
-// What a command has to say goes to standard error; a word that is none is explained there. Throws
-// Error where a command cannot be obeyed.
+// `line` is a message if it does not begin with a slash, or begins with two: then one is removed.
+// Output of commands goes to standard error; an unknown command is explained there. Throws Error if
+// a command fails.
 Slash obey(ChatState& state, std::string& line);
 
 }  // namespace mr::cli
