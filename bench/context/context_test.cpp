@@ -1,4 +1,4 @@
-// The ways of `bench context` on the CPU: they are the same model.
+// The ways of `bench context` on the CPU: all give the same model.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -55,7 +55,7 @@ std::vector<double> ring(const std::shared_ptr<const model::Model>& model, Optio
     return score_ring(*engine, stream, options.ids);
 }
 
-// Keys as they were before their rotation, tagged values, in pages that lie in no order.
+// Unrotated keys, tagged values, in pages that are not in order.
 TEST(BenchContext, UpkeepMovesAndRotates) {
     constexpr int kHeads = 2, kDim = 6, kRotary = 4, kSinks = 3, kGone = 5;
     constexpr std::int64_t kCapacity = 70;
@@ -113,7 +113,7 @@ TEST(BenchContext, UpkeepMovesAndRotates) {
             EXPECT_NEAR(keys[at(head, p, i)], rotated(head, token, i, p), 1e-6) << p;
             EXPECT_EQ(values[at(head, p, i)], static_cast<float>(raw(head, token, i))) << p;
         });
-        // Page 1 is not the sequence's.
+        // Page 1 does not belong to the sequence.
         for (std::size_t i = kHeads * 32 * kDim; i < 2 * kHeads * 32 * kDim; ++i) {
             EXPECT_EQ(keys[i], -1);
             EXPECT_EQ(values[i], -1);
@@ -128,7 +128,7 @@ double furthest(const std::vector<double>& a, const std::vector<double>& b) {
     return most;
 }
 
-// Both rotate, evict and see the same: token for token, in all rotary families.
+// Both rotate, evict and see the same: equal token by token, in all rotary families.
 TEST(BenchContext, PublishedIsTheRing) {
     for (const char* family :
          {"gpt-neox", "llama2", "llama3", "llama-yarn", "llama-linear", "qwen2", "qwen3"}) {
@@ -140,13 +140,13 @@ TEST(BenchContext, PublishedIsTheRing) {
             const Options options = options_for(*model, stream, 150);
             const std::vector<double> one = published(model, options, 1);
             EXPECT_LT(furthest(one, ring(model, options, stream)), 1e-4);
-            // What is compared depends on the window: another one gives something else.
+            // The comparison depends on the window: another one gives other results.
             EXPECT_GT(furthest(one, ring(model, options, {stream.sinks, stream.window - 2})), 1e-3);
         }
     }
 }
 
-// With f16 keys the masters are rounded as published ones are: near, not the same.
+// With f16 keys, masters are rounded as in the published version: near, not equal.
 TEST(BenchContext, PublishedInF16IsNearTheRing) {
     const auto model = load("gpt-neox");
     Options options = options_for(*model, {4, 28}, 120);
@@ -154,8 +154,8 @@ TEST(BenchContext, PublishedInF16IsNearTheRing) {
     EXPECT_LT(furthest(published(model, options, 1), ring(model, options, options.stream)), 0.02);
 }
 
-// Keys and values of one layer depend on their token alone. So a token that comes k tokens after an
-// eviction gives what a ring whose window is k longer gives.
+// In a model of one layer, keys and values depend only on their token. So a token that comes k
+// tokens after an eviction gives the same as a ring whose window is k longer.
 TEST(BenchContext, PrunedIsARingThatGrows) {
     const auto model = load("llama2", 1);
     const model::Stream stream{4, 25};
@@ -167,7 +167,7 @@ TEST(BenchContext, PrunedIsARingThatGrows) {
         for (int k = 0; k < prune; ++k) {
             const std::vector<double> want =
                 ring(model, options, {stream.sinks, stream.window + k});
-            // The first eviction is due when cap - 1 + prune tokens are there.
+            // The first eviction is due at cap - 1 + prune tokens.
             for (std::size_t i = static_cast<std::size_t>(options.cap() - 1 + k); i < got.size();
                  i += static_cast<std::size_t>(prune)) {
                 most = std::max(most, std::fabs(got[i] - want[i]));
@@ -221,8 +221,8 @@ TEST(BenchContext, ComparesAllWays) {
     EXPECT_EQ(ways[0].bytes, 0);
     EXPECT_EQ(ways[4].bytes, 0);
     EXPECT_GT(ways[1].upkeep, 0);
-    // A token's key comes in, 39 keys and 35 values are copied, 39 keys rotated: each read and
-    // written. Pruned, the copy of a round is shared by its tokens.
+    // A new key comes in, 39 keys and 35 values are copied, 39 keys rotated: each read and written.
+    // With pruning, the tokens of a round share one copy.
     const double place = 2.0 * model->spec.layers * model->spec.kv_dim() * 4;
     EXPECT_DOUBLE_EQ(ways[1].bytes, place * (1 + 39 + 35 + 39));
     EXPECT_DOUBLE_EQ(ways[2].bytes, place * (1 + (39 + 35) / 3.0 + (40 + 41 + 39) / 3.0));

@@ -1,4 +1,4 @@
-// The upkeep on the GPU: one kernel for all layers and heads each, 16 bytes a load.
+// The upkeep on the GPU: one kernel each for all layers and heads, 16 bytes per load.
 #include <utility>
 
 #include "bench/context/upkeep.h"
@@ -12,9 +12,9 @@ using cuda::to_f32;
 
 constexpr int kPage = ops::kPageTokens;
 constexpr int kThreads = 512;
-constexpr int kInFlight = 4;  // 16-byte loads of a thread
+constexpr int kInFlight = 4;  // 16-byte loads per thread
 
-// What the kernels know of a cache. A head has rows of `vectors` times 16 bytes.
+// The cache as the kernels see it. A head has rows of `vectors` times 16 bytes.
 struct Places {
     uint4* const* keys;    // [layers]
     uint4* const* values;  // [layers]
@@ -33,8 +33,8 @@ struct Places {
     }
 };
 
-// Pairs of neighbours, in the order of the host's arithmetic: the same bits. `pairs`: of the vector
-// that turn; row: their (cos, sin).
+// Rotates pairs of neighbours, in the host's order of operations: the same bits. `pairs`: rotated
+// pairs of the vector; row: their (cos, sin).
 template <typename T>
 __device__ uint4 turned(uint4 vector, const float2* row, int pairs) {
     constexpr int kElements = 16 / sizeof(T);
@@ -52,8 +52,8 @@ __device__ uint4 turned(uint4 vector, const float2* row, int pairs) {
     return vector;
 }
 
-// kTake: masters of places [from, to) from the pages; else the pages from the masters.
-// table [capacity, pairs]; pairs 0: nothing turns.
+// kTake: masters of places [from, to) from the pages; else the pages from the masters. table
+// [capacity, pairs]; pairs 0: no rotation.
 template <typename T, bool kTake>
 __global__ void __launch_bounds__(kThreads)
     turn_kernel(const Places at, uint4* masters, const float2* table, int pairs, int from, int to) {
@@ -110,9 +110,9 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// Values of places [first + gone, length) move down by `gone`, in place: a block has a head of a
-// layer to itself and goes from front to back. A tile is in registers before one of its places is
-// written, and later tiles read behind all that this one writes.
+// Values of places [first + gone, length) move down by `gone`, in place: a block owns one head of a
+// layer and goes from front to back. A tile is in registers before any of its places is written,
+// and later tiles only read places after those.
 __global__ void __launch_bounds__(kThreads)
     move_kernel(const Places at, int first, int gone, int length) {
     cuda::wait_for_previous();
@@ -182,12 +182,12 @@ class DeviceUpkeep final : public Upkeep {
         at_.heads = cache_.heads();
         at_.vectors = static_cast<int>(row / sizeof(uint4));
         at_.capacity = static_cast<int>(cache_.capacity);
-        ctx_.cuda->synchronize();  // what was sent is on this stack
+        ctx_.cuda->synchronize();  // the data sent lies on this stack
     }
     ~DeviceUpkeep() override {
         try {
-            ctx_.cuda->synchronize();      // before the memory goes
-        } catch (const std::exception&) {  // a lost device was reported where it was met
+            ctx_.cuda->synchronize();      // before the memory is freed
+        } catch (const std::exception&) {  // a lost device was reported by the call that met it
         }
     }
 

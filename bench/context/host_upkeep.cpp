@@ -57,7 +57,7 @@ class HostUpkeep final : public Upkeep {
         });
     }
 
-    // to = from, turned by the row of the place.
+    // to = from, rotated by the row of the place.
     void turn(T* to, const T* from, std::int64_t layer, std::int64_t place, bool back) const {
         const int index = cache_.turn_of[static_cast<std::size_t>(layer)];
         const int rotary = index < 0 ? 0 : cache_.turns[static_cast<std::size_t>(index)].rotary;

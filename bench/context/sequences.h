@@ -1,4 +1,4 @@
-// The sequences that the ways are measured on.
+// The sequences on which the ways are measured.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@
 
 namespace mr::context {
 
-// A sequence that is closed however the measurement ends. It knows what is to be done after a step.
+// A sequence that is closed when the measurement ends, also by an exception. It does its upkeep
+// after each step.
 class Sequence {
   public:
     explicit Sequence(model::Engine& engine)
@@ -23,10 +24,10 @@ class Sequence {
     Sequence& operator=(const Sequence&) = delete;
 
     model::SeqId id() const { return id_; }
-    // Behind given tokens, and behind every step: the work on the cache. Gives its bytes.
+    // Called after given tokens and after every step: the work on the cache. Returns its bytes.
     virtual std::uint64_t keep() { return 0; }
-    // Behind keep(), not a part of the work: the books follow. Gives whether positions have
-    // changed, so that a row of the sequence has to join anew.
+    // Called after keep(), not part of the measured work: updates the bookkeeping. Returns whether
+    // positions have changed, so that the sequence's row must join again.
     virtual bool settle() { return false; }
 
     Tensor prompt(std::span<const std::int32_t> tokens) {
@@ -53,14 +54,14 @@ class PublishedSequence final : public Sequence {
     bool settle() override;
 
   private:
-    // Room for all places, in the same pages as ever: the upkeep has their numbers.
+    // Reserves all places in the same pages as before: the upkeep holds their numbers.
     void reserve();
 
     const std::int64_t sinks_, prune_, capacity_;
     std::vector<std::int32_t> pages_;
     std::unique_ptr<Upkeep> upkeep_;
-    std::int64_t taken_ = 0;   // places whose masters are there
-    std::int64_t length_ = 0;  // places that stay
+    std::int64_t taken_ = 0;   // places that have masters
+    std::int64_t length_ = 0;  // places that are kept
 };
 
 }  // namespace mr::context

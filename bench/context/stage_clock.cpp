@@ -37,7 +37,7 @@ class DeviceClock final : public StageClock {
             laps_.push_back({cuda::Event(true), cuda::Event(true), cuda::Event(true)});
         }
     }
-    // The host is at most so many steps ahead of the device.
+    // The host runs ahead of the device by a limited number of steps.
     void begin() override {
         if (begun_ - read_ == kAhead) read();
         stream_.record(at(begun_++).begin);

@@ -1,5 +1,5 @@
-// Tells the forward of a step from the upkeep behind it: by events on the GPU's stream, which do
-// not wait for it, or by the host's clock.
+// Times the forward of a step and the upkeep after it separately: by events on the GPU's stream,
+// without waiting, or by the host's clock.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,17 @@ class StageClock {
     static std::unique_ptr<StageClock> make(const Context& ctx);
     virtual ~StageClock() = default;
 
-    // For every step, one after the other.
+    // Called in this order for every step.
     virtual void begin() = 0;
     virtual void forward_ended() = 0;
     virtual void upkeep_ended() = 0;
-    // What was measured so far counts, or does not; both wait for it.
+    // Counts the measurements so far, or drops them; both wait.
     virtual void finish() = 0;
     void forget() {
         finish();
         forward_ = upkeep_ = 0;
     }
-    double forward() const { return forward_; }  // seconds of all steps
+    double forward() const { return forward_; }  // seconds over all steps
     double upkeep() const { return upkeep_; }
 
   protected:

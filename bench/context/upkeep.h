@@ -1,8 +1,8 @@
-// The cache as StreamingLLM was published: keys are kept as they were before their rotation (the
-// masters), an eviction copies what stays, and all keys are rotated anew for their places in the
-// cache. An engine's pages hold the rotated keys and the values, so that its steps attend to them
-// as they always do; everything else is done here. The engine itself streams otherwise
-// (docs/streaming.md): this is what it is compared with.
+// The cache as in the published StreamingLLM: unrotated keys are kept (the masters), an eviction
+// copies the rest, and all keys are rotated anew for their places in the cache. An engine's pages
+// hold the rotated keys and the values, so that its steps attend to them as usual; everything else
+// is done here. The engine itself streams in another way (docs/streaming.md): this is the
+// comparison.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace mr::context {
 
-// How the keys of some layers turn. Tables are f32 [capacity, rotary/2, 2], made from f64 angles:
-// `forward` has (cos, sin) times the magnitude, `back` undoes it.
+// The rotation of some layers' keys. Tables are f32 [capacity, rotary/2, 2], from f64 angles:
+// `forward` has (cos, sin) times the magnitude, `back` is its inverse.
 struct Turn {
     int rotary = 0;
     ops::RopeStyle style = ops::RopeStyle::interleaved;
@@ -33,13 +33,13 @@ struct Cache {
 
     int heads() const { return layers.front().kv_heads(); }
     int head_dim() const { return layers.front().head_dim(); }
-    // Keys of one place in all layers; values are as many.
+    // Bytes of the keys of one place in all layers; values have as many.
     std::uint64_t place_bytes() const;
 };
-// The turns of a model's layers; on a GPU neighbours turn, whatever the file has.
+// Adds the rotations of a model's layers; on a GPU pairs are always neighbours.
 void add_turns(Cache& cache, const model::ModelSpec& spec, bool cuda);
 
-// All calls give the bytes that they read and write. On a GPU they are launched, not awaited.
+// All calls return the bytes that they read and write. On a GPU they are launched without waiting.
 class Upkeep {
   public:
     virtual ~Upkeep();
@@ -48,9 +48,9 @@ class Upkeep {
 
     // masters[from, to) = the pages' keys, rotated back.
     std::uint64_t take(std::int64_t from, std::int64_t to);
-    // Places [first, first + count) leave a cache of `length`: what lies behind them moves down.
-    // Masters are copied to new memory, as a concatenation does; values move inside of the pages,
-    // each read and written once, which is what a concatenation costs without its allocation.
+    // Removes places [first, first + count) from a cache of `length`; later places move down.
+    // Masters are copied to new memory, as a concatenation does; values move inside the pages, each
+    // read and written once, which is the cost of a concatenation without its allocation.
     std::uint64_t evict(std::int64_t first, std::int64_t count, std::int64_t length);
     // The pages' keys of places [0, length) = masters, rotated for their places.
     std::uint64_t rotate(std::int64_t length);
@@ -64,10 +64,10 @@ class Upkeep {
     const Cache cache_;
 };
 
-// The pages, f32, f16 or bf16, lie where `ctx` computes: in host memory or on the GPU. Both give
-// the same bits.
+// The pages, f32, f16 or bf16, lie in the memory of `ctx`: on the host or on the GPU. Both give the
+// same bits.
 std::unique_ptr<Upkeep> make_upkeep(const Context& ctx, Cache cache);
 std::unique_ptr<Upkeep> make_host_upkeep(const Context& ctx, Cache cache);
-std::unique_ptr<Upkeep> make_device_upkeep(const Context& ctx, Cache cache);  // with CUDA alone
+std::unique_ptr<Upkeep> make_device_upkeep(const Context& ctx, Cache cache);  // only with CUDA
 
 }  // namespace mr::context

@@ -53,11 +53,11 @@ double nll_of(model::Engine& engine, Tensor logits, std::span<const std::int32_t
                         .remedy = "the weights are damaged: convert or download them again"});
 }
 
-// Tokens drawn greedily, each fed back, by the steps that generations take. `evicts`: the tokens
-// from eviction to eviction.
+// Draws tokens greedily and feeds each back, with the steps of normal generation. `evicts`: tokens
+// between evictions.
 void time_steps(model::Engine& engine, Sequence& sequence, const Options& options, int evicts,
                 Way& way, const Progress& progress) {
-    // One token short of full: the next one sees cap keys.
+    // One token short of full: the next one sees `cap` keys.
     const auto prompt = std::span(options.ids).first(static_cast<std::size_t>(options.cap() - 1));
     model::DrawParams greedy;
     greedy.sampling.temperature = 0;
@@ -82,7 +82,7 @@ void time_steps(model::Engine& engine, Sequence& sequence, const Options& option
         engine.close_slot(slot);
         slot = model::kNoSlot;
     };
-    // Whole rounds from eviction to eviction, or the mean would not be that of a long text.
+    // Whole rounds from eviction to eviction, so that the mean is that of a long text.
     const auto rounds = [&](std::int64_t tokens) {
         return (tokens + evicts - 1) / evicts * evicts;
     };
@@ -145,7 +145,7 @@ Way recompute(model::Engine& engine, const Options& options, const Progress& pro
         engine.synchronize();
         return seconds_since(start);
     };
-    once(targets.front());  // warms up
+    once(targets.front());  // warm-up
     for (const std::int64_t target : targets) {
         tell(progress, "timing, " + way.name, way.tokens,
              static_cast<std::int64_t>(targets.size()));
@@ -234,7 +234,7 @@ std::vector<Way> compare(const std::shared_ptr<const model::Model>& model,
                          const Options& options, const Progress& progress) {
     require_ways(*model, options);
     std::vector<Way> ways;
-    // One engine at a time: a step in one kernel is one engine's alone.
+    // One engine at a time: only one engine can have the step in one kernel.
     {
         const std::unique_ptr<model::Engine> engine =
             model::make_engine(model, plain_options(options), weights);

@@ -10,7 +10,7 @@
 namespace mr::diffusion {
 namespace {
 
-// Adds the time until it goes out of scope.
+// Adds its lifetime to a sum of seconds.
 class Timed {
   public:
     explicit Timed(double& sum) : sum_(sum) {}
@@ -46,9 +46,9 @@ double copy_seconds(const Ledger& ledger) {
 }
 
 enum class Clock {
-    whole,    // on the run
-    stages,   // on each stage of each pass, which the host drives
-    forward,  // on the forward of the passes alone
+    whole,    // of the run
+    stages,   // of each stage of each pass; the host drives the passes
+    forward,  // only of the forward of passes
 };
 
 Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
@@ -134,7 +134,7 @@ Measured run(model::Engine& engine, SortedRows* sorted, const Rung& rung,
     const Ledger ledger = engine.ledger().since(before);
     const OpRecord head = ledger.op(OpKind::lm_head), drawn = ledger.op(OpKind::sample);
     const OpRecord rest = ledger.total();
-    if (!engine.options().cuda) {  // whose ops enter their times
+    if (!engine.options().cuda) {  // its ops record their times
         out.head = head.seconds;
         if (rung.sampler != Sampler::host) out.sampling = drawn.seconds;
         out.forward = rest.seconds - head.seconds - drawn.seconds;

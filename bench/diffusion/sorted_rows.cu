@@ -1,5 +1,5 @@
-// A sampler as the first ones on a GPU were: every row is sorted whole by the toolkit's radix sort,
-// and a block walks the sorted row with the filters and the draw.
+// A sampler like the first ones on a GPU: every row is fully sorted by the toolkit's radix sort,
+// and a block walks the sorted row to filter and draw.
 #include <cub/device/device_segmented_radix_sort.cuh>
 #include <memory>
 #include <vector>
@@ -31,7 +31,7 @@ __global__ void number_rows(float* logits, std::int32_t* ids, int vocab, int mas
     }
 }
 
-// One block a row; all sums in f64, in an order of the block's threads that never changes.
+// One block per row; all sums in f64, in a fixed order of the block's threads.
 __global__ void draw_sorted(const float* sorted, const std::int32_t* ids, int vocab,
                             const SortedPlace* places, ops::Guess* out) {
     constexpr int kThreads = 256;
@@ -148,7 +148,7 @@ class SortedRowsCuda final : public SortedRows {
         MR_CUDA_CALL(cudaGetLastError());
         ctx_.cuda->to_host(out.data(), guesses_, out.size_bytes(), ctx_.ledger);
         if (!ctx_.ledger) return;
-        // Keys and ids are read and written by every one of the sort's passes, 4 of 8 bits.
+        // Every pass of the sort, 4 of 8 bits, reads and writes keys and ids.
         const std::uint64_t bytes = std::uint64_t{rows} * static_cast<std::uint64_t>(vocab_) * 8;
         ctx_.ledger->add(OpKind::sample, {1, 4 * bytes, 4 * bytes, 0, 0});
     }

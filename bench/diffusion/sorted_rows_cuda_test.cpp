@@ -1,4 +1,4 @@
-// The sorting sampler draws what the engine's samplers draw: it is slower, not different.
+// The sorting sampler draws the same tokens as the engine's samplers; it is only slower.
 #include <random>
 #include <vector>
 

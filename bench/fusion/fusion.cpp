@@ -16,7 +16,7 @@ using model::EngineOptions;
 
 struct Step {
     const char* name;
-    bool EngineOptions::*on;  // what it switches on beside those before it; null: nothing
+    bool EngineOptions::*on;  // the option it switches on in addition; null: none
 };
 constexpr Step kSteps[] = {
     {"separate kernels", nullptr},
@@ -29,7 +29,7 @@ constexpr Step kSteps[] = {
     {"one kernel", &EngineOptions::persistent},
 };
 
-// Where a step that joins kernels has as many as the one before: why.
+// Why a step that joins kernels has as many as the one before.
 std::string why_as_many(const Step& step, const model::Model& model) {
     if (step.on == &EngineOptions::norms_together) {
         return model.spec.residual == model::Residual::parallel
@@ -46,7 +46,7 @@ std::string why_as_many(const Step& step, const model::Model& model) {
     return "no operation of this model is joined by it";
 }
 
-// Why the engine, which has `kernels` in a step, is no rung above `last`; empty: it is one.
+// Why the engine, with `kernels` per step, is not a rung above `last`; empty: it is one.
 std::string why_absent(const Step& step, const model::Model& model, int kernels, const Rung* last) {
     if (!last || step.on == &EngineOptions::graph) return {};
     if (step.on == &EngineOptions::dependent_launch) {

@@ -26,7 +26,7 @@ std::unique_ptr<model::Engine> open(const char* family, int max_logits) {
                               options);
 }
 
-// What it feeds is what it was given: on the CPU a token has the bits of the prompt's.
+// It feeds the given tokens: on the CPU a fed token has the same bits as in a prompt.
 TEST(FusionScore, IsTheNllOfThePrompt) {
     for (const char* family : {"gpt-neox", "llama2"}) {
         SCOPED_TRACE(family);
@@ -66,7 +66,7 @@ TEST(FusionRules, NothingFusedHasEverySwitchOff) {
     const model::EngineOptions none = nothing_fused({});
     EXPECT_FALSE(none.fuse || none.add_in_product || none.add_in_norm || none.norms_together ||
                  none.graph || none.dependent_launch || none.persistent);
-    // These are no fusions of a step of one row.
+    // These are not fusions of a step of one row.
     EXPECT_TRUE(none.batch_products && none.resident_attention);
 }
 

@@ -9,8 +9,8 @@
 namespace mr::fusion {
 namespace {
 
-// Logits [1, vocab] of which one is high: a greedy draw gives that token. They
-// lie where the engine's logits do.
+// Logits [1, vocab] with one high value: a greedy draw gives that token. They lie in the memory of
+// the engine's logits.
 class Pointer {
   public:
     Pointer(bool cuda, std::int64_t vocab) : host_(static_cast<std::size_t>(vocab)) {
@@ -25,7 +25,7 @@ class Pointer {
         MR_CHECK(!cuda, "a build without CUDA has no engine there");
 #endif
     }
-    // The engine must have drawn from what it was given before.
+    // The engine must have made its draw from the previous ones.
     Tensor to(std::int32_t id) {
         set(last_, 0.0f);
         set(static_cast<std::size_t>(id), kHigh);

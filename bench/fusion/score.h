@@ -1,5 +1,5 @@
-// NLL through the steps of an engine: every token is fed as a step feeds the one that it drew, so
-// what is judged are the kernels of the step, in the graph or the one kernel that they are part of.
+// NLL through the decode steps of an engine: every token is fed as a step feeds its drawn token, so
+// that the kernels of the step are tested as part of the graph or the single kernel.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kEnough = 1.0;  // seconds, after which slow rungs are known well enough
+constexpr double kEnough = 1.0;  // seconds, enough to time slow rungs
 constexpr int kWatched = 8;      // tokens with events around every copy
 
 double seconds_since(Clock::time_point start) {
@@ -66,7 +66,7 @@ Timing PlainDecoder::time(int tokens) {
     out.ledger = matmul_->ledger.since(before);
     if (!on_device_) return out;
 
-    // Apart from what is timed above: the events cost time themselves.
+    // Separate from the timing above, because the events cost time.
     Split split;
     token = best_of(restart());
     matmul_->split = &split;
@@ -87,7 +87,7 @@ EngineDecoder::EngineDecoder(ModelPtr model, model::EngineOptions options,
     for (std::size_t i = 0; i + 1 < prompt_.size(); ++i) feed(prompt_[i]);
 }
 
-// One token at a time, the prompt too: these are the kernels that decoding uses.
+// One token at a time, the prompt too: the same kernels as for decoding.
 Tensor EngineDecoder::feed(std::int32_t token) {
     const model::BatchItem item{.seq = seq_, .tokens = {&token, 1}};
     return engine_->submit({&item, 1});
@@ -111,10 +111,10 @@ decode::DecodeRow EngineDecoder::greedy(int most) const {
     return row;
 }
 
-// Through the same loop that is timed, so that it is the graph that is checked and not only the
-// kernels in it. An engine has one place for the logits of a row, which every step writes, and on
-// the GPU steps run ahead of the tokens that have been read: only those of the last step still lie
-// there. So every length is run by itself.
+// Through the loop that is timed, so that the graph is checked and not only its kernels. An engine
+// has one buffer for the logits of a row, which every step overwrites, and on the GPU steps run
+// ahead of the tokens that are read: only the logits of the last step are still there. So every
+// length is run separately.
 Drawn EngineDecoder::draw(int tokens) {
     Drawn out;
     for (int n = 1; n <= tokens; ++n) {
@@ -135,7 +135,7 @@ Drawn EngineDecoder::draw(int tokens) {
 Timing EngineDecoder::time(int tokens) {
     Timing out;
     decode::DecodeLoop loop(*engine_, restart(), {greedy(tokens + 1)});
-    // The first draw is part of the loop's construction: from here on every step is one token's.
+    // The first draw is part of the loop's construction: from here on every step makes one token.
     const Ledger before = engine_->ledger();
     loop.next();
     const bool ahead = engine_->ahead() > 0;  // all steps are launched: read all of them

@@ -1,5 +1,5 @@
-// Greedy decoding after a fixed prompt, the same questions to the plain forward and to the engine:
-// which tokens and logits, and how fast.
+// Greedy decoding after a fixed prompt, with one interface for the plain forward and the engine:
+// tokens, logits and speed.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ using Logits = std::vector<std::vector<float>>;  // [tokens][vocab]
 
 struct Drawn {
     std::vector<std::int32_t> tokens;
-    Logits logits;           // the row that each was drawn from
-    bool repeatable = true;  // the same tokens whenever they were drawn
+    Logits logits;           // the row each token was drawn from
+    bool repeatable = true;  // every repetition drew the same tokens
 };
 
 struct Timing {
     int tokens = 0;
     double seconds = 0;
     Ledger ledger;               // of these tokens
-    std::optional<Split> split;  // share of the time, 0 to 1, where products are on the device
+    std::optional<Split> split;  // shares of the time, 0 to 1, if products are on the device
 };
 
 class Decoder {
@@ -35,7 +35,7 @@ class Decoder {
     virtual ~Decoder() = default;
     // The first tokens after the prompt.
     virtual Drawn draw(int tokens) = 0;
-    // As many more after the first one, timed; fewer (at least 2) where they take long.
+    // Times this many more tokens after the first; fewer (at least 2) if they are slow.
     virtual Timing time(int tokens) = 0;
 };
 
@@ -47,7 +47,7 @@ class PlainDecoder final : public Decoder {
     Timing time(int tokens) override;
 
   private:
-    // As after the prompt: its logits.
+    // Goes back to the end of the prompt: returns its logits.
     const std::vector<float>& restart();
 
     std::unique_ptr<Matmul> matmul_;
@@ -58,7 +58,7 @@ class PlainDecoder final : public Decoder {
 
 class EngineDecoder final : public Decoder {
   public:
-    // options.cuda: `weights` are the model's on the device.
+    // options.cuda: `weights` are the model's weights on the device.
     EngineDecoder(ModelPtr model, model::EngineOptions options,
                   std::shared_ptr<const model::DeviceWeights> weights,
                   std::span<const std::int32_t> prompt);
@@ -78,7 +78,7 @@ class EngineDecoder final : public Decoder {
     model::SeqId seq_;
 };
 
-// The most probable token; the lowest id where several are.
+// The most probable token; the lowest id among equals.
 std::int32_t best_of(std::span<const float> logits);
 
 }  // namespace mr::ladder

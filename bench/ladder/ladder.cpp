@@ -52,7 +52,7 @@ constexpr int kLast = 9;
                         .remedy = "rungs are 0 to 9 and host; as in 0,host,4-9"});
 }
 
-// Whether `rungs` has the rung. Throws where it has what is none.
+// Whether `rungs` includes the rung. Throws for an unknown one.
 bool wanted(const std::string& rungs, std::string_view id) {
     if (rungs == "all") return true;
     bool found = false;
@@ -81,7 +81,7 @@ bool wanted(const std::string& rungs, std::string_view id) {
     }
 }
 
-// Any ids do, spread over the vocabulary.
+// Any ids will do, spread over the vocabulary.
 std::vector<std::int32_t> made_up_prompt(int tokens, int vocab) {
     std::vector<std::int32_t> ids(static_cast<std::size_t>(tokens));
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -107,7 +107,7 @@ class Climb {
     Rung step(const Step& step);
 
   private:
-    // What all rungs of one weight type share; held while they last.
+    // Shared by all rungs of one weight type, and kept while they run.
     struct Type {
         DType type;
         ModelPtr model;                          // its matrices in that type
@@ -241,8 +241,9 @@ double largest_limit(const model::ModelSpec& spec, double largest_logit) {
 }
 
 // A layer rounds to bf16 (2^-8 relative, at most) six times: the two normed inputs, q, the cache's
-// keys and values, what attention gives, and the MLP's inner values; and the head's input is
-// rounded. Independent errors add up as their squares; twice that is for what lies between.
+// keys and values, attention's output, and the MLP's hidden values; and the head's input is
+// rounded. Independent errors add up as their squares; a factor of two covers the operations
+// between.
 double rms_limit(const model::ModelSpec& spec) {
     return 2 * 0x1p-8 * std::sqrt(6 * spec.layers + 1);
 }
@@ -255,7 +256,7 @@ void compare(Check& check, const model::ModelSpec& spec, const Drawn& drawn,
             const double want = expected[t][i];
             const double off = std::fabs(double{drawn.logits[t][i]} - want);
             largest_logit = std::max(largest_logit, std::fabs(want));
-            // What is not a number is as far off as can be.
+            // A NaN counts as an infinite difference.
             check.largest = std::max(
                 check.largest, std::isnan(off) ? std::numeric_limits<double>::infinity() : off);
         }

@@ -1,4 +1,4 @@
-// What needs no GPU: the plain forward is the engine's, and the check finds what is wrong.
+// The parts that need no GPU: the plain forward equals the engine's, and the check finds errors.
 #include "bench/ladder/ladder.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST(Ladder, ThePlainForwardIsTheEngines) {
     }
 }
 
-// A thousandth too much in every product.
+// Every product is too large by a thousandth.
 class WrongMatmul final : public Matmul {
   public:
     void multiply(float* out, const float* x, const float* w, int n, int k) override {
@@ -98,7 +98,7 @@ TEST(Ladder, TheCheckFindsWhatIsWrong) {
     other.repeatable = false;
     EXPECT_NE(failed(other, good.logits, false), "");
 
-    // Logits of other weights are not within what bf16 may round away.
+    // Logits of other weights exceed the rounding error of bf16.
     Logits shifted = good.logits;
     for (auto& row : shifted) std::rotate(row.begin(), row.begin() + 1, row.end());
     EXPECT_EQ(failed(good, good.logits, true), "");

@@ -11,7 +11,7 @@ namespace {
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 
 float dot(const float* a, const float* b, int k) {
-    // Sixteen sums side by side: what a compiler makes vector code of.
+    // Sixteen independent sums, so that compilers vectorise.
     constexpr int kSums = 16;
     float sums[kSums] = {};
     int i = 0;
@@ -51,9 +51,9 @@ void HostMatmul::multiply(float* out, const float* x, const float* w, int n, int
     });
 }
 
-// What of a layer a plain Llama has not (model::TakesLayer).
+// Why a layer is not that of a plain Llama; empty if it is (model::TakesLayer).
 static std::string plain_takes(const model::LayerSpec& layer, const model::LayerSpec& common) {
-    // Every member by its name: one that is added has to be handled before this compiles again.
+    // A structured binding of every member: a new member must be handled before this compiles.
     const auto& [mask, rope, scale, softcap, norm, norm_eps, qk_norm, activation, gated] = layer;
     if (norm != model::NormKind::rms) return "LayerNorm";
     if (qk_norm) return "norms of q and k";

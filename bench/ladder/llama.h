@@ -1,5 +1,5 @@
-// A Llama as plain as it can be written: one sequence, one token at a time, f32, on the host. The
-// ladder's first rungs are this forward pass with another Matmul.
+// A plain Llama: one sequence, one token at a time, f32, on the host. The ladder's first rungs are
+// this forward pass with another Matmul.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace mr::ladder {
 
-// Where the time of some products went, in seconds.
+// Where the time of products goes, in seconds.
 struct Split {
     double copies = 0;
     double kernels = 0;
-    double memory = 0;  // taking device memory and giving it back
+    double memory = 0;  // allocating and freeing device memory
 };
 
 // out[n] = w[n, k] · x[k]; the caller's arrays are f32 in host memory.
@@ -25,8 +25,8 @@ class Matmul {
     virtual ~Matmul() = default;
     virtual void multiply(float* out, const float* x, const float* w, int n, int k) = 0;
 
-    Ledger ledger;           // every byte that went to the device or came back
-    Split* split = nullptr;  // set: filled, which costs time itself
+    Ledger ledger;           // every byte to and from the device
+    Split* split = nullptr;  // set: filled, which costs time
 };
 
 class HostMatmul final : public Matmul {
@@ -38,18 +38,18 @@ class HostMatmul final : public Matmul {
     ThreadPool pool_;
 };
 
-// Throws Error (usage) naming what keeps the model from being a plain Llama: RMSNorm, SiLU-gated
-// MLP, rotary positions, no biases, causal attention over everything.
+// Throws Error (usage) naming what a plain Llama does not have. It has: RMSNorm, SiLU-gated MLP,
+// rotary positions, no biases, causal attention over everything.
 void require_plain(const model::Model& model);
 
 class PlainLlama {
   public:
-    // All weights are f32 in host memory. `positions`: room in the cache.
+    // All weights are f32 in host memory. `positions`: capacity of the cache.
     PlainLlama(std::shared_ptr<const model::Model> model, Matmul& matmul, int positions);
 
     // The logits [vocab] after one more token. Valid until the next call.
     const std::vector<float>& forward(std::int32_t token);
-    // Forgets all but the first `length` tokens.
+    // Drops all but the first `length` tokens.
     void truncate(int length);
 
   private:
@@ -66,7 +66,7 @@ class PlainLlama {
     int positions_;
     int length_ = 0;
     std::vector<float> x_;              // [dim]     the residual stream
-    std::vector<float> h_;              // [dim]     normed, or what a block adds to x
+    std::vector<float> h_;              // [dim] normed, or what a block adds to x
     std::vector<float> q_, attn_;       // [heads, head_dim]
     std::vector<float> scores_;         // [positions]
     std::vector<float> gate_, up_;      // [hidden]

@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of matmul.cu.
+// Stand-in for matmul.cu in a build without CUDA.
 #include "bench/ladder/matmul.h"
 
 #include "core/cuda/device.h"
@@ -8,7 +8,7 @@ namespace mr::ladder {
 namespace {
 
 std::unique_ptr<Matmul> none() {
-    cuda::require_device();  // throws: there is none
+    cuda::require_device();  // throws: there is no GPU
     return nullptr;
 }
 

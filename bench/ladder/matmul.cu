@@ -12,7 +12,7 @@
 namespace mr::ladder {
 namespace {
 
-// A warp a row: its lanes walk along the row, then add up.
+// One warp per row: its lanes walk along the row, then add up.
 __global__ void matmul_kernel(float* out, const float* x, const float* w, int n, int k) {
     const int row = static_cast<int>((blockIdx.x * blockDim.x + threadIdx.x) / 32);
     const int lane = static_cast<int>(threadIdx.x % 32);
@@ -28,7 +28,7 @@ constexpr int kThreads = 256;
 
 std::size_t bytes_of(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float); }
 
-// What the three share: a stream, the kernel, and a watch.
+// Shared by the three: a stream, the kernel, and timing.
 class DeviceMatmul : public Matmul {
   protected:
     void launch(float* out, const float* x, const float* w, int n, int k) {
@@ -38,11 +38,11 @@ class DeviceMatmul : public Matmul {
         MR_CUDA_CALL(cudaGetLastError());
     }
 
-    // Where the stream is, one after another: 0 copies there, 1 kernel, 2 copies back, 3 done.
+    // Marks on the stream: 0 copies to the device, 1 kernel, 2 copies back, 3 done.
     void mark(int i) {
         if (split) stream_.record(events_[i]);
     }
-    // Waits for the result, and enters what lay between the marks.
+    // Waits for the result, and adds the times between the marks.
     void finish() {
         stream_.synchronize();
         if (!split) return;
@@ -95,7 +95,7 @@ class CopyPerMatmul final : public DeviceMatmul {
     }
 };
 
-// Room for the x and out of any product of a model, on both sides.
+// Buffers for x and out of any product of a model, on both sides.
 struct Vectors {
     explicit Vectors(const model::Model& model) {
         for (const model::RoleAt at : model::roles_of(model.spec)) {
@@ -183,7 +183,7 @@ class ResidentWeights final : public DeviceMatmul {
 
     Vectors vectors_;
     cuda::DeviceArena memory_;
-    std::unordered_map<const float*, const float*> on_device_;  // by where it lies on the host
+    std::unordered_map<const float*, const float*> on_device_;  // by its host address
 };
 
 }  // namespace

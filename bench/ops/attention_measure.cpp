@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of attention_measure.cu.
+// Stand-in for attention_measure.cu in a build without CUDA.
 #ifndef MR_CUDA
 #include "bench/ops/attention_measure.h"
 
@@ -7,7 +7,7 @@ namespace mr::cuda {
 AttentionMeasured measure_attention(const AttentionShape&, const std::vector<int>&,
                                     const std::vector<int>&) {
     AttentionMeasured out;
-    out.device = require_device();  // throws: there is none
+    out.device = require_device();  // throws: there is no GPU
     return out;
 }
 

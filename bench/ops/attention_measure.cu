@@ -29,13 +29,13 @@ struct Case {
     ops::DeviceBatch batch;
     Tensor q, out;
     std::int64_t pages = 0;
-    std::size_t cache_bytes = 0;  // of keys alone
+    std::size_t cache_bytes = 0;  // of keys only
 };
 
 Case make_case(const Stream& stream, DeviceArena& memory, const AttentionShape& shape, int batch,
                int count, int keys) {
     Case c;
-    const int held = (keys + kPage - 1) / kPage;  // pages of a sequence
+    const int held = (keys + kPage - 1) / kPage;  // pages per sequence
     const int max_pages = static_cast<int>(std::bit_ceil(static_cast<unsigned>(held)));
     std::vector<std::int32_t> first, positions, sequence,
         deal(static_cast<std::size_t>(batch) * static_cast<std::size_t>(held)),
@@ -81,13 +81,13 @@ AttentionMeasured measure_attention(const AttentionShape& shape, const std::vect
     ctx.cuda = &stream;
     ctx.resident_attention = shape.resident;
     const ops::AttentionMask mask{ops::AttentionMask::Kind::causal, 1, shape.window, shape.sinks};
-    const auto seen = [&](int position) {  // keys, from there
+    const auto seen = [&](int position) {  // keys that it sees
         return ops::visible_keys(mask, position, position + 1).count();
     };
     const float scale = ops::default_scale(shape.head_dim);
 
-    // One memory for the cache of every measurement; the largest twice, so that a call never finds
-    // what the last one left, and never less than no cache can hold.
+    // One allocation for the cache of every measurement; the largest case twice, so that a call
+    // never finds the data of the last one in a cache, and never less than any cache can hold.
     const auto cache_bytes = [&](int batch, int count) {
         const std::int64_t pages = std::int64_t{batch} * ((count + kPage - 1) / kPage);
         return 2 * dtype_bytes(shape.dtype, static_cast<std::size_t>(pages * shape.kv_heads *

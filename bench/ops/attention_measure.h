@@ -1,4 +1,4 @@
-// How fast attention on the GPU is: decode in bytes a second, prefill in FLOP/s. Every call reads
+// Speed of attention on the GPU: decode in bytes per second, prefill in FLOP/s. Every call reads
 // other memory, so that no cache helps.
 #pragma once
 
@@ -12,9 +12,9 @@ namespace mr::cuda {
 
 struct AttentionShape {
     int heads = 32, kv_heads = 32, head_dim = 128;
-    int batch = 1;  // sequences that decode together
+    int batch = 1;  // sequences decoded together
     DType dtype = DType::bf16;
-    int chunk = 0;         // > 0: of a prompt at most so many rows, the last, over all its keys
+    int chunk = 0;         // > 0: only this many rows of a prompt, the last, over all its keys
     bool resident = true;  // Context::resident_attention
     int window = 0, sinks = 0;
 };
@@ -23,19 +23,19 @@ struct AttentionMeasured {
     DeviceInfo device;
     struct Decode {
         int keys = 0;
-        double seconds = 0;       // of one call, in a graph
+        double seconds = 0;       // per call, in a graph
         std::uint64_t bytes = 0;  // q, keys, values and out, each once
     };
     std::vector<Decode> decode;
     struct Prefill {
-        int rows = 0, keys = 0;  // causal, the last rows of so many positions
+        int rows = 0, keys = 0;  // causal: the last `rows` of `keys` positions
         double seconds = 0;
-        double flops = 0;  // of what the mask leaves
+        double flops = 0;  // of the pairs that the mask keeps
     };
     std::vector<Prefill> prefill;
 };
 
-// One row for every number of keys and of prompt rows. Error (device) without a GPU.
+// One row for each number of keys and of prompt rows. Error (device) without a GPU.
 AttentionMeasured measure_attention(const AttentionShape& shape, const std::vector<int>& keys,
                                     const std::vector<int>& prompts);
 

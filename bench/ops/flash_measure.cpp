@@ -1,4 +1,4 @@
-// Shapes, and what a build without CUDA has in place of flash_measure.cu.
+// Shapes, and the stand-in for flash_measure.cu in a build without CUDA.
 #include "bench/ops/flash_measure.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ double FlashShape::forward_flops() const {
 
 #ifndef MR_CUDA
 FlashMeasured measure_flash(const FlashShape&, bool, bool, const std::function<void()>&) {
-    require_device();  // throws: there is none
+    require_device();  // throws: there is no GPU
     return {};
 }
 

@@ -45,19 +45,19 @@ struct Tensors {
     }
 };
 
-// How long is expected, by what was measured on large devices.
+// The expected time, from measurements on large devices.
 double expected_seconds(DType dtype, double flops) {
     return flops / (dtype == DType::f32 ? 1e13 : 4e14);
 }
-// A graph of some 5 ms, replayed round after round, after a rest of twice its time. Under full load
-// a device is at its power limit within a tenth of a second, and what it then still does says more
-// about who ran before.
+// A graph of about 5 ms, replayed round after round, after a pause of twice its time. Under full
+// load a device reaches its power limit within a tenth of a second, and its speed then depends on
+// what ran before.
 class Rounds {
   public:
     template <typename Body>
     Rounds(const Stream& stream, double expected, Body&& body)
         : stream_(stream), calls_(static_cast<int>(std::clamp(5e-3 / expected, 1.0, 32.0))) {
-        body();  // whatever is made at the first call
+        body();  // work done only at the first call
         stream.synchronize();
         graph_ = Graph::capture(stream, [&] {
             for (int i = 0; i < calls_; ++i) body();
@@ -86,7 +86,7 @@ class Rounds {
     Graph graph_;
     std::vector<double> seconds_;
 };
-// Few rounds of what takes long.
+// Fewer rounds for long calls.
 int rounds_of(double expected) { return 2 + (expected > 3e-3 ? 3 : 7); }
 
 }  // namespace
@@ -128,7 +128,8 @@ FlashMeasured measure_flash(const FlashShape& shape, bool backward, bool togethe
     };
     const double once = expected_seconds(shape.dtype, shape.forward_flops());
     const double again = expected_seconds(shape.dtype, shape.backward_flops());
-    // All take turns, and with whatever else is measured, so that all find the device alike.
+    // All take turns, also with other measurements, so that the device is in the same state for
+    // each.
     std::vector<Rounds> timed;
     timed.emplace_back(stream, once, forward);
     if (backward) timed.emplace_back(stream, again, back);

@@ -21,7 +21,7 @@ __device__ __forceinline__ float block_reduce(float x, bool sum) {
     return x;
 }
 
-// A block is a row. scores [n, n] become weights, those of later keys 0.
+// One block per row. scores [n, n] become weights; those of later keys are 0.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) softmax_kernel(T* scores, int n, float scale) {
     wait_for_previous();
@@ -88,9 +88,9 @@ void transpose(const Context& ctx, Tensor to, Tensor from) {
     });
 }
 
-// What lies in the memory, one after the other.
+// The content of the memory, in order.
 struct Parts {
-    Tensor weights, gradients, transposed;  // [tokens, tokens]; the last two in the backward alone
+    Tensor weights, gradients, transposed;  // [tokens, tokens]; the last two only in the backward
     Tensor narrow;                          // [head_dim, tokens]
     std::size_t bytes = 0;
 
@@ -108,8 +108,8 @@ struct Parts {
     }
 };
 
-// out [rows, n] = x [rows, k] · wᵀ, so many rows at a time that the library takes them: it refuses
-// a matrix of 65,536 x 65,536.
+// out [rows, n] = x [rows, k] · wᵀ, in pieces of rows that the library takes: it refuses a matrix
+// of 65,536 x 65,536.
 void product(const Context& ctx, const Tensor& out, const Tensor& x, const Tensor& w) {
     const std::int64_t row_bytes =
         static_cast<std::int64_t>(std::max(out.row_bytes(), x.row_bytes()));

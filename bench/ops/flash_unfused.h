@@ -1,5 +1,5 @@
-// Attention as it is written: the matrix of weights in memory, made by one product, read by the
-// next. Nothing calls it but benchmarks, which show what the fused one saves.
+// Textbook attention: the score matrix is in memory, written by one GEMM and read by the next. Only
+// benchmarks use it, to show what the fused version saves.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 namespace mr::cuda {
 
 // One sequence, one head, causal: q, k, v, out and the gradients are [tokens, head_dim], all f32,
-// f16 or bf16. `memory` is given unfused_bytes(); the backward reads what the forward left there.
-// ctx.scratch: unfused_scratch_bytes(), for the products.
+// f16 or bf16. `memory` has unfused_bytes(); the backward reads what the forward left there.
+// ctx.scratch: unfused_scratch_bytes(), for the GEMMs.
 struct UnfusedTensors {
     Tensor q, k, v, out;
-    Tensor dout = {}, dq = {}, dk = {}, dv = {};  // backward alone
+    Tensor dout = {}, dq = {}, dk = {}, dv = {};  // only for the backward
 };
 
 std::size_t unfused_bytes(std::int64_t tokens, std::int64_t head_dim, DType dtype, bool backward);

@@ -1,4 +1,4 @@
-// The unfused version that benchmarks compare with is attention, too: against the reference in f64.
+// The unfused version in the benchmarks is correct attention: compared with the f64 reference.
 #include "bench/ops/flash_unfused.h"
 #include "ops/attention/flash/flash_testing.h"
 
@@ -46,14 +46,14 @@ TEST_F(FlashUnfusedTest, IsTheReference) {
             const ops::reference::Result want = ops::reference::forward_backward(p);
             // Scores, weights, dP and dS are rounded to the type. Scores here are below 6 in size:
             // a weight is then off by at most 6 + 1 roundings, dS by as many for P, P dP and D
-            // each, and a sum of products of independent errors is no further off than one of
-            // them. f32 sums over 300 keys and 128 numbers besides.
+            // each, and a sum of products with independent errors is no further off than one of
+            // them. f32 sums over 300 keys and 128 numbers are added.
             const double tolerance = 24 * epsilon(dtype) + 512 * 0x1p-24;
             const std::string what = std::string(dtype_name(dtype)) + ", " +
                                      std::to_string(tokens) + " x " + std::to_string(dim);
             EXPECT_LT(distance(download(t.out), want.out), tolerance) << what;
             EXPECT_LT(distance(download(t.dv), want.dv), tolerance) << what;
-            if (tokens == 1) continue;  // one weight, 1, whose gradient is zero
+            if (tokens == 1) continue;  // only one weight, 1, whose gradient is zero
             EXPECT_LT(distance(download(t.dq), want.dq), tolerance) << what;
             EXPECT_LT(distance(download(t.dk), want.dk), tolerance) << what;
         }

@@ -1,5 +1,5 @@
-// What needs no GPU of gemm_measure.h, and what a build without CUDA has in place of
-// gemm_measure.cu.
+// The parts of gemm_measure.h that need no GPU, and the stand-in for gemm_measure.cu in a build
+// without CUDA.
 #include "bench/ops/gemm_measure.h"
 
 #include "core/cuda/device.h"

@@ -29,7 +29,7 @@ __global__ void fill_random(T* to, std::uint64_t count, unsigned seed) {
     }
 }
 
-// Records of random quants and scales of 1/100.
+// Records with random quants and scales of 1/100.
 __global__ void fill_tiles(unsigned char* to, std::uint64_t bytes, int record_bytes,
                            unsigned seed) {
     const std::uint64_t step = std::uint64_t{gridDim.x} * blockDim.x;
@@ -42,13 +42,13 @@ __global__ void fill_tiles(unsigned char* to, std::uint64_t bytes, int record_by
     }
 }
 
-constexpr int kCopies = 4;  // of the weights, one call after the other, as layers follow each other
+constexpr int kCopies = 4;  // of the weights, used in turn, as a model's layers are
 
 class Bench {
   public:
     explicit Bench(std::int64_t tokens) : tokens_(tokens) { ctx_.cuda = &stream_; }
 
-    // `of_type` has the weights' type; the product meets them in the compute type.
+    // `of_type` has the weights' type; the GEMM reads them in the compute type.
     GemmMeasured run(const GemmCase& shape, DType type, const GemmMeasureOptions& options) {
         prepare(shape, type);
         GemmMeasured out;
@@ -77,7 +77,7 @@ class Bench {
     }
 
   private:
-    // All memory of one case. Tiled weights also lie there written out.
+    // All memory of one case. Tiled weights are also there in expanded form.
     void prepare(const GemmCase& shape, DType type) {
         const bool tiled = ops::is_tiled(type);
         const DType compute = tiled ? DType::bf16 : type;
@@ -128,7 +128,7 @@ class Bench {
         });
     }
 
-    // What the library's other algorithms for the same product would have taken.
+    // The time of the library's other algorithms for the same GEMM.
     void compare(GemmMeasured& out, int candidates) {
         out.best_seconds = out.product_seconds;
         out.best_about = out.about;

@@ -67,7 +67,7 @@ NormError NormCase::error(std::span<const float> got) const {
     double errors = 0, results = 0;
     for (std::size_t i = 0; i < got.size(); ++i) {
         const double apart = std::abs(static_cast<double>(got[i]) - want[i]);
-        // Not std::max: a NaN comes and stays.
+        // Not std::max: a NaN must stay.
         if (!(apart <= out.largest) && !std::isnan(out.largest)) out.largest = apart;
         errors += apart * apart;
         results += want[i] * want[i];
@@ -79,7 +79,7 @@ NormError NormCase::error(std::span<const float> got) const {
 NormError norm_error(ThreadPool& pool, const NormCase& of) {
     const Shape shape{of.rows, of.hidden};
     std::vector<float> sum(of.x.size()), got(of.x.size());
-    // The ops do not write to what they read.
+    // The ops do not write to their inputs.
     const auto tensor = [](const std::vector<float>& values, Shape as) {
         return Tensor(const_cast<float*>(values.data()), DType::f32, as);
     };
@@ -102,7 +102,7 @@ NormError norm_error(ThreadPool& pool, const NormCase& of) {
 namespace mr::cuda {
 
 ops::NormError norm_error(const ops::NormCase&, DType, bool) {
-    require_device();  // throws, and says why
+    require_device();  // its error says why
     return {};
 }
 

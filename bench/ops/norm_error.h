@@ -1,4 +1,4 @@
-// How far norm(x + residual) is from the same in f64.
+// The error of norm(x + residual) against f64.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@
 
 namespace mr::ops {
 
-// Rows [batch, tokens], as a model's activations have them.
+// Rows [batch, tokens], the shape of a model's activations.
 struct NormErrorShape {
     std::int64_t batch = 1, tokens = 1;
     std::int64_t rows() const { return batch * tokens; }
 };
-// Those at which fused kernels of this kind were judged before (docs/cuda-engine.md).
+// The shapes used before to judge fused kernels of this kind (docs/cuda-engine.md).
 inline constexpr std::array<NormErrorShape, 4> kNormErrorShapes{
     {{2, 128}, {1, 1}, {4, 256}, {1, 2048}}};
 
@@ -26,7 +26,7 @@ struct NormError {
     double relative = 0;  // root of the squared errors over that of the squared results
 };
 
-// Values that are the same in every run, rounded to a type, and what f64 makes of them.
+// The same values in every run, rounded to a type, and their f64 result.
 struct NormCase {
     std::int64_t rows = 0, hidden = 0;
     NormKind kind = NormKind::layer;
@@ -38,15 +38,15 @@ struct NormCase {
 };
 NormCase norm_case(std::int64_t rows, std::int64_t hidden, DType type, NormKind kind);
 
-// The CPU's ops, which work on f32.
+// For the CPU's ops, which are f32.
 NormError norm_error(ThreadPool& pool, const NormCase& of);
 
 }  // namespace mr::ops
 
 namespace mr::cuda {
 
-// The GPU's kernel, x, residual and result in `type`, the case's own. Error (device) where there is
-// none.
+// For the GPU's kernel, with x, residual and result in `type`, that of the case. Error (device) if
+// there is no GPU.
 ops::NormError norm_error(const ops::NormCase& of, DType type, bool many_rows = true);
 
 }  // namespace mr::cuda

@@ -10,7 +10,7 @@
 namespace mr::cuda {
 namespace {
 
-// Values that `type` has, as its bytes, and back.
+// Values representable in `type`, as its bytes, and back.
 std::vector<std::byte> bytes_of(const std::vector<float>& values, DType type) {
     std::vector<std::byte> bytes(dtype_bytes(type, values.size()));
     if (type == DType::f32) {

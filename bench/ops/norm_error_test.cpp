@@ -43,7 +43,7 @@ TEST(NormError, SeesTheLargestAndANan) {
     EXPECT_TRUE(std::isnan(none.largest) && std::isnan(none.relative));
 }
 
-// Sums of 2,560 in f32: a few units in the last place of values up to 6.
+// f32 sums of 2,560: a few units in the last place of values up to 6.
 TEST(NormError, TheCpusOpsAreExactToF32) {
     ThreadPool pool(2);
     for (const NormErrorShape& shape : kNormErrorShapes) {

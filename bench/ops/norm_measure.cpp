@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of norm_measure.cu.
+// Stand-in for norm_measure.cu in a build without CUDA.
 #include "bench/ops/norm_measure.h"
 
 #include "core/cuda/device.h"
@@ -8,7 +8,7 @@ namespace mr::cuda {
 
 NormMeasurement measure_norm(std::int64_t, std::span<const std::int64_t>, DType, ops::NormKind,
                              bool) {
-    require_device();  // throws, and says why
+    require_device();  // its error says why
     return {};
 }
 

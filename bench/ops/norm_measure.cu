@@ -8,8 +8,8 @@
 namespace mr::cuda {
 namespace {
 
-// Values around 0 from a counter: what the numbers are does not matter to memory, but that they are
-// numbers does to the norm.
+// Values around 0 from a counter: memory traffic does not depend on them, but the norm needs finite
+// numbers.
 template <typename T>
 __global__ void fill_some(T* x, std::size_t count) {
     wait_for_previous();
@@ -20,7 +20,7 @@ __global__ void fill_some(T* x, std::size_t count) {
     }
 }
 
-// The traffic of norm + residual and nothing else: four 16-byte loads of each array in flight.
+// Only the memory traffic of norm + residual: four 16-byte loads of each array in flight.
 constexpr int kBatch = 4;
 __global__ void __launch_bounds__(256)
     two_in_one_out(uint4* out, const uint4* a, const uint4* b, std::size_t count) {
@@ -70,7 +70,7 @@ NormMeasurement measure_norm(std::int64_t hidden, std::span<const std::int64_t> 
     NormMeasurement result;
     result.device = info.name;
     const std::int64_t most = *std::max_element(tokens.begin(), tokens.end());
-    // Bandwidth is taken over arrays that no cache holds.
+    // Bandwidth is measured over arrays larger than any cache.
     const std::size_t rows_bytes = dtype_bytes(type, static_cast<std::size_t>(most * hidden));
     const std::size_t each =
         DeviceArena::padded(std::max<std::size_t>(rows_bytes, std::size_t{160} << 20));

@@ -1,4 +1,4 @@
-// How long norm + residual takes on the GPU, beside what memory allows.
+// Time of norm + residual on the GPU, compared with its memory bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace mr::cuda {
 
 struct NormMeasured {
     std::int64_t tokens = 0;
-    double graph_seconds = 0;     // of one call among many in a graph, launches overlapping
-    double launched_seconds = 0;  // of one call among many launched from the host
+    double graph_seconds = 0;     // per call in a graph of many, with overlapping launches
+    double launched_seconds = 0;  // per call of many launched from the host
     std::uint64_t bytes = 0;      // x and residual read, out written
-    double floor_seconds = 0;     // those bytes at the bandwidth measured beside it
+    double floor_seconds = 0;     // the same bytes at the measured bandwidth
 };
 
 struct NormMeasurement {
@@ -26,8 +26,8 @@ struct NormMeasurement {
 };
 
 // out = norm(x + residual) for every number of tokens; x, residual and out of `type`, weights (and
-// biases for layer) f32. `many_rows` off: without the kernel for many rows. Error (device) where
-// there is no GPU.
+// biases for layer) f32. `many_rows` off: without the kernel for many rows. Error (device) if there
+// is no GPU.
 NormMeasurement measure_norm(std::int64_t hidden, std::span<const std::int64_t> tokens, DType type,
                              ops::NormKind kind, bool many_rows = true);
 

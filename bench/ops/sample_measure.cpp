@@ -50,7 +50,7 @@ SampleMeasurement measure_sample(ThreadPool& pool, const SampleMeasureOptions& o
     ctx.pool = &pool;
     ctx.scratch = scratch;
     const double row_bytes = static_cast<double>(options.vocab) * sizeof(float);
-    // Rows enough that no cache has the one that is drawn from.
+    // Enough rows that the next one is in no cache.
     const auto most = static_cast<std::size_t>(std::clamp(
         2.0 * static_cast<double>(observe::last_level_cache_bytes()) / row_bytes, 1.0, 4096.0));
     std::vector<std::vector<float>> logits;

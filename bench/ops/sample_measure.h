@@ -1,4 +1,4 @@
-// How long drawing a token takes, against one read of the logits.
+// Time of drawing a token, compared with one read of the logits.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,15 @@ struct SampleMeasureOptions {
     std::vector<int> rows{1, 4, 16, 32, 64};  // one measurement each
     SampleParams params{
         .temperature = 0.8f, .top_k = 50, .top_p = 0.9f, .min_p = 0, .repeat_penalty = 1};
-    int window = 64;  // recent tokens, where there is a penalty: as many as count
-    int team = 0;     // blocks per row on the GPU; 0: what is best
+    int window = 64;  // recent tokens, if there is a penalty: as many as it counts
+    int team = 0;     // blocks per row on the GPU; 0: the best
 };
 
 struct SampleTiming {
     int rows = 0;
-    double seconds = 0;         // of all rows, the logits in no cache
-    double cached_seconds = 0;  // the same logits again and again: as after the step that made them
-    std::uint64_t bytes = 0;    // of the logits, which must be read once
+    double seconds = 0;         // of all rows, logits not cached
+    double cached_seconds = 0;  // with the same logits every time: as after the step that made them
+    std::uint64_t bytes = 0;    // of the logits, each read once
 };
 
 struct SampleMeasurement {
@@ -33,16 +33,16 @@ struct SampleMeasurement {
 
 SampleMeasurement measure_sample(ThreadPool& pool, const SampleMeasureOptions& options);
 
-// Logits as a model gives them, roughly: normal with a few words that stand out.
+// Logits roughly like a model's: normal, with a few high values.
 std::vector<float> plausible_logits(std::int64_t vocab, std::uint32_t seed);
-// As many tokens as count, some of them more than once.
+// As many tokens as the penalty counts, some repeated.
 std::vector<std::int32_t> plausible_recent(const SampleMeasureOptions& options);
 
 }  // namespace mr::ops
 
 namespace mr::cuda {
 
-// On the GPU, launches replayed from a graph. Throws Error (device) where there is none.
+// On the GPU, with launches replayed from a graph. Throws Error (device) if there is none.
 ops::SampleMeasurement measure_sample(const ops::SampleMeasureOptions& options);
 
 }  // namespace mr::cuda

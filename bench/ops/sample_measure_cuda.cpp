@@ -14,7 +14,7 @@ ops::SampleMeasurement measure_sample(const ops::SampleMeasureOptions& options) 
     out.device = device.name;
     const int most_rows = *std::max_element(options.rows.begin(), options.rows.end());
     const std::size_t row_bytes = static_cast<std::size_t>(options.vocab) * sizeof(float);
-    // Four times what the second-level cache holds, gone through row after row.
+    // Four times the size of the L2 cache, used row after row.
     const std::size_t held = std::max<std::size_t>(4 * device.l2_bytes / row_bytes + 1,
                                                    2 * static_cast<std::size_t>(most_rows));
     DeviceArena memory("logits to sample from", held * row_bytes);
@@ -42,7 +42,7 @@ ops::SampleMeasurement measure_sample(const ops::SampleMeasureOptions& options) 
         sampler.set_row(row, params, 0, recent, options.window, nullptr);
     }
     for (int rows : options.rows) {
-        const int sets = static_cast<int>(held) / rows;  // as many as lie in the memory
+        const int sets = static_cast<int>(held) / rows;  // as many as fit into the memory
         const auto seconds_of = [&](bool cached) {
             return seconds_per_call(stream, cached ? 32 : std::clamp(sets, 2, 256), [&](int i) {
                 const std::int64_t first = cached ? 0 : std::int64_t{i % sets} * rows;

@@ -1,4 +1,4 @@
-// Data parallel training with ghosts: what TrainEngine is given as its exchange. Gradients go to a
+// Data-parallel training with ghost ranks: the exchange that TrainEngine gets. Gradients go to a
 // GhostLink, or nowhere; a kernel may occupy multiprocessors meanwhile.
 #pragma once
 
@@ -20,13 +20,13 @@ class Occupier {
 
     void begin();
     void end();
-    // Of a block, all launches added. Nothing may be under way.
+    // Per block, over all launches. Nothing may be in flight.
     double held_seconds() const;
 
   private:
     const cuda::Stream& training_;
     const int multiprocessors_;
-    // Its blocks are to come in before those of the backward pass.
+    // High priority: its blocks must start before those of the backward pass.
     cuda::Stream stream_{cuda::Stream::Priority::high};
     cuda::Event ready_;
     cuda::DeviceArena memory_;
@@ -39,10 +39,10 @@ class GhostExchange final : public model::GradExchange {
   public:
     GhostExchange(int rank, int ranks) : rank_(rank), ranks_(ranks) {}
 
-    // Null: none. Between steps.
+    // Null: none. Call between steps.
     void use(GhostLink* link) { link_ = link; }
     void occupy(Occupier* occupier) { occupier_ = occupier; }
-    // What a step gave to add_up(), from note() on.
+    // What a step passed to add_up(), from note() on.
     void note() { noting_ = true; }
     std::vector<Gradient> noted();
 
@@ -51,7 +51,7 @@ class GhostExchange final : public model::GradExchange {
     Ticket add_up(float* elements, const comm::Shards& shards, bool whole) override;
     void wait(Ticket ticket) override;
     void finish() override;
-    // Ghosts have zeros.
+    // Ghosts contribute zeros.
     std::vector<double> gather(std::span<const double> mine) override;
     Ticket collect(void* elements, const comm::Shards& shards, std::size_t size) override;
     void send(int to, std::span<const std::byte> data) override;
@@ -63,7 +63,7 @@ class GhostExchange final : public model::GradExchange {
     Occupier* occupier_ = nullptr;
     bool noting_ = false;
     std::vector<Gradient> noted_;
-    std::size_t next_ = 0, bucket_ = 0;  // range and bucket of the step
+    std::size_t next_ = 0, bucket_ = 0;  // next range and bucket in the step
 };
 
 }  // namespace mr::overlap

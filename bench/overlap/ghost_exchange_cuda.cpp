@@ -24,7 +24,7 @@ Occupier::~Occupier() {
         training_.synchronize();
         stream_.synchronize();
     } catch (const Error&) {
-        // The call that computed has thrown it, or is throwing it.
+        // The operation that failed has thrown this error, or is throwing it.
     }
 }
 

@@ -1,5 +1,5 @@
-// The link between the real rank and its ghosts: copies over the real copy engines, one stream for
-// each direction, at the pace of the rate that was given.
+// The link between the real rank and its ghosts: copies by the real copy engines, one stream per
+// direction, at the given rate.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace mr::overlap {
 
 struct LinkOptions {
-    double rate = 50e9;  // bytes a second in each direction
+    double rate = 50e9;  // bytes per second in each direction
     bool host = true;    // ghosts are in host memory; else on the device
     int rank = 0;
     std::int64_t bucket_bytes = std::int64_t{25} << 20;
@@ -25,8 +25,8 @@ struct LinkOptions {
 
 class GhostLink {
   public:
-    // `gradients` in the order of a step; they are complete where `training` is when exchange() is
-    // called. Errors (device) where memory does not suffice.
+    // `gradients` in the order of a step; they must be complete on `training` when exchange() is
+    // called. Error (device) if memory is too small.
     GhostLink(const cuda::Stream& training, std::vector<Gradient> gradients,
               const LinkOptions& options);
     ~GhostLink();
@@ -35,26 +35,26 @@ class GhostLink {
 
     static MemoryPlan host_plan(std::span<const Gradient> gradients, const LinkOptions& options);
 
-    // Ghosts record what they will send: their parts, and the sums [count of the flat buffer] of
-    // the shares that are theirs.
+    // Records what ghosts will send: their parts, and the sums [count of the flat buffer] of the
+    // shares that they own.
     void record(std::span<const float> sums, ThreadPool& pool);
-    // Makes what was sent so far no result: NaN. Nothing may be under way.
+    // Overwrites what was sent so far with NaN. Nothing may be in flight.
     void poison();
-    // Error (device) where ghosts got other bits than shares of `own`, and sums of the real rank's
-    // share. Nothing may be under way.
+    // Error (device) if ghosts received other bits than the shares of `own` and the sums of the
+    // real rank's share. Nothing may be in flight.
     void require_left(std::span<const float> own, std::span<const float> sums) const;
 
     const std::vector<Bucket>& buckets() const { return buckets_; }
-    // Starts as soon as all that `training` has so far is done. In the order of buckets.
+    // Starts as soon as the current work of `training` is done. Call in the order of buckets.
     void exchange(std::size_t bucket);
     // `training` waits for what was exchanged.
     void join();
-    // Buckets [first, end) and nothing else: seconds of the device.
+    // Seconds on the device for buckets [first, end) alone.
     double alone(std::size_t first, std::size_t end);
-    // In one direction, of a whole exchange; and what the link would take for that.
+    // In one direction, for a whole exchange; and the time the link would take.
     std::uint64_t sent_bytes() const;
     double link_seconds() const;
-    // Whether copies on the device leave multiprocessors alone, as far as the driver was told.
+    // Whether copies on the device use no multiprocessors, as far as the driver was asked.
     bool by_engines() const { return by_engines_; }
 
   private:
@@ -71,14 +71,14 @@ class GhostLink {
     cuda::PinnedBuffer pinned_;
     GhostMemory memory_;
     std::vector<Bucket> buckets_;
-    // started, released, go: words of host memory, and as the device addresses them.
+    // started, released, go: words of host memory, and their device addresses.
     cuda::PinnedBuffer words_;
     std::uint32_t* started_ = nullptr;
     std::uint32_t* released_ = nullptr;
     std::uint32_t* go_ = nullptr;
     std::uint32_t goes_ = 0;
     cuda::Stream out_;
-    // Sums are kernels of this stream, and are to start at once.
+    // Sums are kernels of this stream and must start at once.
     cuda::Stream in_{cuda::Stream::Priority::high};
     cuda::Event ready_, left_, summed_, out_done_, in_done_;
     cuda::Event begin_{true}, end_{true};

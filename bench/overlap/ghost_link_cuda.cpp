@@ -24,7 +24,7 @@ std::size_t ghost_bytes(const GhostSizes& sizes) {
 std::size_t device_bytes(const GhostSizes& sizes, bool host) {
     return padded_floats(sizes.parts) + padded_floats(sizes.own) + (host ? 0 : ghost_bytes(sizes));
 }
-constexpr std::size_t kWordBytes = 256;  // a word's distance: each has a cache line of its own
+constexpr std::size_t kWordBytes = 256;  // spacing of words: each has its own cache line
 
 }  // namespace
 
@@ -77,7 +77,7 @@ GhostLink::~GhostLink() {
         out_.synchronize();
         in_.synchronize();
     } catch (const Error&) {
-        // The call that computed has thrown it, or is throwing it.
+        // The operation that failed has thrown this error, or is throwing it.
     }
 }
 
@@ -156,9 +156,9 @@ void GhostLink::copy(const cuda::Stream& stream, const std::vector<Copy>& copies
     }
 }
 
-// The pacer is told of the beginning by the stream of copies in, which has waited for all that the
-// phase needs. The first round waits for nothing else: the phase before ended with a wait for the
-// last of its rounds.
+// The stream of copies in tells the pacer when a phase begins, after it has waited for everything
+// the phase needs. The first round waits for nothing else: the previous phase ended with a wait for
+// its last round.
 void GhostLink::run(const Phase& phase) {
     const Pacer::Ticket ticket = pacer_->announce(phase.times);
     write_value(in_, started_, ticket.start);
@@ -186,7 +186,7 @@ void GhostLink::exchange(std::size_t index) {
     comm::tree_sum(in_, bucket.sums, options_.rank, gradients_.front().shards.ranks());
     in_.record(summed_);
     out_.wait(summed_);
-    in_.wait(left_);  // sums of others are written where own gradients were sent from
+    in_.wait(left_);  // sums of others overwrite the gradients that were sent
     run(bucket.gather);
 }
 
@@ -199,8 +199,8 @@ void GhostLink::join() {
 
 double GhostLink::alone(std::size_t first, std::size_t end) {
     if (first >= end) return 0;
-    // Everything is issued before it begins, so that the host's calls take no part; unless the
-    // driver's queues are full before, and the host would wait for itself.
+    // Everything is issued before it begins, so that the host's calls are not measured; unless the
+    // driver's queues fill up first, and the host would wait for itself.
     constexpr std::chrono::milliseconds kMostHeld{20};
     const std::uint32_t go = ++goes_;
     auto* const host_word = reinterpret_cast<std::uint32_t*>(words_.data() + 2 * kWordBytes);

@@ -1,4 +1,4 @@
-// Exchanges with ghosts give the bits of the tree over ranks, at the pace of the link.
+// Exchanges with ghosts give the bits of the tree over ranks, at the rate of the link.
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -38,7 +38,7 @@ class GhostLinkTest : public cuda::GpuTest {
         stream_->to_device(f.device, f.own.data(), f.own.size() * 4, nullptr);
         stream_->synchronize();
     }
-    // Through the exchange that the trainer has.
+    // Uses the trainer's exchange.
     void expect_exchange(GhostLink& link, const Flat& f, int rank, int ranks) {
         GhostExchange exchange(rank, ranks);
         exchange.use(&link);
@@ -94,7 +94,8 @@ TEST_F(GhostLinkTest, IsNotFasterThanTheLink) {
     }
 }
 
-// Gradients come late, behind a kernel that is held: an exchange that did not wait would send NaN.
+// Gradients come late, after a kernel that is held back: an exchange that did not wait would send
+// NaN.
 TEST_F(GhostLinkTest, WaitsForTheGradients) {
     const Flat f = flat({2'000'000}, 0, 4);
     const float* const late = upload<float>(std::span<const float>(f.own));
@@ -133,7 +134,7 @@ TEST_F(GhostLinkTest, AWrongBitIsAnError) {
     EXPECT_THROW(link.require_left(f.own, f.sums), Error);
     expect_exchange(link, f, 0, 8);
     std::vector<float> other = f.own;
-    other[99'999] += 1;  // not of the first rank's share
+    other[99'999] += 1;  // not in the first rank's share
     EXPECT_THROW(link.require_left(other, f.sums), Error);
 }
 

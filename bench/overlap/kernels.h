@@ -1,4 +1,4 @@
-// What the exchange does on the device besides copies.
+// Device operations of the exchange besides copies.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,20 @@
 
 namespace mr::overlap {
 
-// Occupies `multiprocessors` of them, all of their shared memory, until *stop has reached `number`,
-// or for kMostOccupied. *held gets the nanoseconds of all blocks added. Both are on the device.
+// Occupies `multiprocessors` of them, with all of their shared memory, until *stop has reached
+// `number`, or for kMostOccupied. *held gets the sum of the nanoseconds of all blocks. Both are on
+// the device.
 inline constexpr double kMostOccupied = 1.0;  // seconds
 void launch_occupy(const cuda::Stream& stream, int multiprocessors, const std::uint32_t* stop,
                    std::uint32_t number, unsigned long long* held);
 
-// Stream memory operations: *word = value behind all work before it; all work behind it waits until
-// *word has reached the value. They occupy no multiprocessor. `word` as the device addresses it.
+// Stream memory operations: *word = value after all earlier work; later work waits until *word has
+// reached the value. They occupy no multiprocessor. `word` is a device address.
 void write_value(const cuda::Stream& stream, std::uint32_t* word, std::uint32_t value);
 void wait_value(const cuda::Stream& stream, std::uint32_t* word, std::uint32_t value);
 
-// On the device, in no order among them. True: the driver was told to leave multiprocessors alone;
-// false: it is too old for that, and chooses.
+// Copies on the device, unordered. True: the driver was asked to use no multiprocessors; false: it
+// is too old for that, and chooses.
 bool copy_on_device(const cuda::Stream& stream, std::span<const Copy> copies);
 
 }  // namespace mr::overlap

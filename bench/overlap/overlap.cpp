@@ -1,4 +1,4 @@
-// What a build without CUDA has in place of overlap_cuda.cpp.
+// Stand-in for overlap_cuda.cpp in a build without CUDA.
 #include "bench/overlap/overlap.h"
 
 #include "core/cuda/device.h"

@@ -1,5 +1,5 @@
-// What `millrace bench overlap` measures: how much of an exchange of gradients hides behind the
-// backward pass, with one real rank on a GPU and ghosts for the others.
+// What `millrace bench overlap` measures: how much of a gradient exchange is hidden by the backward
+// pass, with one real rank on a GPU and ghosts for the others.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace mr::overlap {
 struct Options {
     int batch = 32, seq = 1024;
     int ranks = 8;                // the real one is the first
-    std::vector<double> links{};  // bytes a second in each direction
+    std::vector<double> links{};  // bytes per second in each direction
     std::int64_t bucket_bytes = std::int64_t{25} << 20;
     std::vector<int> occupy{};  // multiprocessors
     int steps = 10, warmup = 3;
@@ -24,14 +24,14 @@ struct Options {
 
 struct LinkResult {
     double rate = 0;
-    bool host = false;             // ghosts were in host memory; else on the device
-    bool by_engines = true;        // the driver was told to leave multiprocessors alone
-    std::uint64_t sent_bytes = 0;  // in one direction, of an exchange
-    double link_seconds = 0;       // that they take at the rate that was given
+    bool host = false;             // ghosts are in host memory; else on the device
+    bool by_engines = true;        // the driver was asked to use no multiprocessors
+    std::uint64_t sent_bytes = 0;  // in one direction, per exchange
+    double link_seconds = 0;       // their time at the given rate
     int buckets = 0;
     Times times;  // medians
 
-    double reached() const {  // bytes a second, of the exchange alone
+    double reached() const {  // bytes per second, of the exchange alone
         return times.communication > 0 ? static_cast<double>(sent_bytes) / times.communication : 0;
     }
 };
@@ -39,7 +39,7 @@ struct LinkResult {
 struct OccupiedResult {
     int multiprocessors = 0;
     double seconds = 0;       // a step without an exchange: the median
-    double held_seconds = 0;  // how long they were occupied in a step
+    double held_seconds = 0;  // time occupied in a step
 };
 
 struct Report {
@@ -51,8 +51,8 @@ struct Report {
     std::vector<OccupiedResult> occupied;
 };
 
-// Error (device) where there is no GPU, and where an exchange gave other bits than the tree over
-// ranks. Error (usage) where `occupy` has more multiprocessors than the GPU can spare.
+// Error (device) if there is no GPU, or if an exchange gives other bits than the tree over ranks.
+// Error (usage) if `occupy` has more multiprocessors than the GPU can spare.
 Report measure(const model::ModelSpec& spec, const Options& options, const Progress& progress = {});
 
 }  // namespace mr::overlap

@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kRank = 0;
-constexpr int kTurn = 5;  // steps that count before it is the others' turn
+constexpr int kTurn = 5;  // counted steps per turn
 
 class Measurement {
   public:
@@ -72,7 +72,7 @@ class Measurement {
         engine_.ops().host_slot(slot_);  // waits until it was sent
         engine_.put(slot_);
     }
-    // The optimizer does its work at a rate of 0: parameters stay what they are.
+    // The optimizer runs at a rate of 0: parameters do not change.
     void update() {
         ops::AdamW adamw;
         adamw.lr = 0;
@@ -92,7 +92,7 @@ class Measurement {
         return out;
     }
 
-    // The gradients of a step without an exchange, where they lie, and the sums that are expected.
+    // The gradients of a step without an exchange, their places, and the expected sums.
     void take_own() {
         exchange_.note();
         pass();
@@ -109,7 +109,7 @@ class Measurement {
         sums_ = expected_sums(own_, kRank, options_.ranks, engine_.pool());
     }
 
-    // One exchange whose every result is compared, from poisoned memory.
+    // One exchange, from poisoned memory, with every result compared.
     void check(GhostLink& link, double rate) {
         const std::string what =
             fmt::format("gradients after the exchange at {:g} GB/s", rate / 1e9);
@@ -149,13 +149,13 @@ class Measurement {
     }
 
     // Several steps without the exchange, then several with it, in turn: a GPU that becomes slower
-    // or faster meanwhile does so for both. The first ones of a turn do not count, and nothing else
-    // comes between: a GPU at the limit of its power is faster for a step behind one in which it
-    // rested. Behind exchanges alone a step of gpt2 took 50.0 ms, behind other steps 54.7.
+    // or faster meanwhile does so for both. The first ones of a turn do not count, and nothing
+    // comes between: a GPU at its power limit is faster for a step after one in which it rested.
+    // After exchanges alone a step of gpt2 took 50.0 ms, after other steps 54.7.
     Times times_of(GhostLink& link) {
         std::vector<double> compute, both, alone, ready, last;
         const std::size_t all = link.buckets().size();
-        std::size_t cut = 0;  // the first bucket with gradients of the last operation
+        std::size_t cut = 0;  // first bucket with gradients of the last operation
         while (cut < all && !order_[link.buckets()[cut].end - 1].last) ++cut;
         const auto turn = [&](GhostLink* with, std::vector<double>& to) {
             exchange_.use(with);
@@ -188,7 +188,7 @@ class Measurement {
                 .last = median(last)};
     }
 
-    // An exchange alone leaves sums where a step adds its gradients.
+    // An exchange alone leaves sums in the memory where a step adds its gradients.
     void clear() { update(); }
 
     OccupiedResult occupied(int multiprocessors) {
@@ -211,7 +211,7 @@ class Measurement {
 
     const Options& options_;
     const Progress& progress_;
-    GhostExchange exchange_;  // outlives the engine
+    GhostExchange exchange_;  // must outlive the engine
     model::TrainEngine engine_;
     std::vector<ReadyRange> order_;
     std::vector<Gradient> gradients_;

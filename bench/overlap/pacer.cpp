@@ -61,7 +61,7 @@ void Pacer::work() {
     }
 }
 
-// Spins: a thread that sleeps wakes up too late for a round.
+// Spins: a sleeping thread would wake up too late for a round.
 void Pacer::pace(const Phase& phase) {
     constexpr int kSpins = 1 << 12;
     for (int spins = 1; !reached(started_, phase.ticket.start); ++spins) {

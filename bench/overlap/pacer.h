@@ -1,10 +1,10 @@
-// A link's pace, kept by a thread of the host.
+// Keeps the rate of a link, with a host thread.
 //
-// Streams tell it by a word in memory that a phase has begun, and wait on another word for the
-// rounds of the phase to be released: stream memory operations, which occupy no multiprocessor. A
-// kernel that waits for the clock would occupy one, and a matrix product with a block for each
-// multiprocessor would have to take a second turn. Host functions in a stream run on a thread of
-// the driver, whose delays a link does not have.
+// Streams signal with a word in memory that a phase has begun, and wait on another word until the
+// rounds of the phase are released: stream memory operations, which occupy no multiprocessor. A
+// kernel that waits for the clock would occupy one, and a GEMM with one block per multiprocessor
+// would need a second turn. Host functions in a stream run on a driver thread, whose delays a link
+// does not have.
 #pragma once
 
 #include <chrono>
@@ -20,20 +20,20 @@ namespace mr::overlap {
 
 class Pacer {
   public:
-    // Both words are 0 now and outlive the pacer; a device may read and write them.
+    // Both words are 0 now and must outlive the pacer; a device may read and write them.
     Pacer(std::uint32_t* started, std::uint32_t* released);
-    // Releases all that was announced.
+    // Releases everything announced.
     ~Pacer();
     Pacer(const Pacer&) = delete;
     Pacer& operator=(const Pacer&) = delete;
 
-    // A phase begins when *started has reached `start`, and the link is free. Round k, from 0, is
+    // A phase begins when *started has reached `start`, and the link is free. Round k (from 0) is
     // over, and round k + 1 may begin, when *released has reached first + k + 1. Both words count
     // up and wrap around.
     struct Ticket {
         std::uint32_t start = 0, first = 0;
     };
-    // Phases begin in the order of calls. times: nanoseconds of the rounds.
+    // Phases begin in the order of calls. times: nanoseconds per round.
     Ticket announce(std::span<const std::uint64_t> times);
 
   private:
@@ -49,7 +49,7 @@ class Pacer {
     std::uint32_t* started_;
     std::uint32_t* released_;
     Ticket next_{1, 0};
-    Clock::time_point free_{};  // when the link is
+    Clock::time_point free_{};  // when the link is free
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Phase> phases_;

@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A device's part: words in memory, which it sets and waits for.
+// Plays the device: words in memory, which it sets and waits for.
 struct Words {
     std::uint32_t started = 0, released = 0;
 
@@ -18,7 +18,7 @@ struct Words {
         std::atomic_ref(started).store(ticket.start, std::memory_order_release);
     }
     std::uint32_t now() { return std::atomic_ref(released).load(std::memory_order_acquire); }
-    // Seconds until so many rounds of the phase are over.
+    // Seconds until `rounds` rounds of the phase are over.
     double until(const Pacer::Ticket& ticket, std::uint32_t rounds, Clock::time_point from) {
         while (static_cast<std::int32_t>(now() - (ticket.first + rounds)) < 0) {
             std::this_thread::yield();

@@ -1,4 +1,4 @@
-// Stream memory operations and copies of many pieces, which the house's Stream does not have.
+// Stream memory operations and copies of many pieces, which cuda::Stream lacks.
 #include <cudaTypedefs.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace mr::overlap {
 namespace {
 
-// The driver's functions, found at run time: the program also starts where there is no driver. Both
+// The driver's functions, found at run time, so that the program also starts without a driver. Both
 // have the same arguments.
 using OnValue = PFN_cuStreamWaitValue32_v11070;
 OnValue driver_function(const char* name) {
@@ -39,7 +39,7 @@ void call(OnValue function, const char* name, const cuda::Stream& stream, std::u
                                    "has stream memory operations"});
 }
 
-// 12.8 takes one argument more.
+// 12.8 has one more argument.
 #if CUDART_VERSION >= 13000
 bool copy_batch(const cuda::Stream& stream, std::span<const Copy> copies) {
     static std::atomic<bool> refused{false};

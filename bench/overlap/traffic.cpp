@@ -20,7 +20,7 @@ void add(std::vector<Copy>& copies, float* to, const float* from, std::int64_t c
     copies.push_back({reinterpret_cast<std::byte*>(to), bytes.data(), bytes.size()});
 }
 
-// Elements [begin, end) of a range that belong to others: before the rank's share, and behind it.
+// Elements [begin, end) of a range that belong to others: before the rank's share, and after it.
 struct Others {
     std::int64_t begin, end;
 };
@@ -42,7 +42,7 @@ Phase phase_of(std::span<const Copy> out, std::span<const Copy> in, double bytes
     return phase;
 }
 
-// Where the next range lies in GhostMemory.
+// The place of the next range in GhostMemory.
 struct Place {
     std::int64_t own = 0, others = 0, parts = 0;
 };
@@ -122,8 +122,8 @@ std::vector<std::vector<Copy>> in_rounds(std::span<const Copy> copies, int round
     MR_CHECK(rounds > 0, "there is a round");
     std::vector<std::vector<Copy>> out(static_cast<std::size_t>(rounds));
     const std::uint64_t all = bytes_of(copies);
-    std::uint64_t at = 0;   // of all bytes
-    std::size_t round = 0;  // that byte `at` is of
+    std::uint64_t at = 0;   // byte count so far
+    std::size_t round = 0;  // the round of byte `at`
     const auto end_of = [&](std::size_t r) {
         if (r + 1 == out.size()) return all;
         return all * (r + 1) / out.size() / kCutAlign * kCutAlign;

@@ -18,7 +18,7 @@ std::uint64_t sum_of(const std::vector<std::uint64_t>& values) {
 TEST(Overlap, TheTiedTableOfGpt2ComesLast) {
     const model::ParamLayout layout = model::param_layout(model::random_shape("random:gpt2").first);
     const std::vector<ReadyRange> order = backward_order(layout);
-    // The final norm, twelve layers in two ranges each, the tables.
+    // The final norm, twelve layers with two ranges each, the tables.
     ASSERT_EQ(order.size(), 1u + 24 + 1);
     EXPECT_TRUE(order.back().last);
     EXPECT_EQ(order.back().begin, 0);
@@ -27,7 +27,7 @@ TEST(Overlap, TheTiedTableOfGpt2ComesLast) {
     const ReadyBytes bytes = ready_bytes(order);
     EXPECT_EQ(bytes.all, static_cast<std::uint64_t>(layout.count) * 4);
     EXPECT_EQ(bytes.all - bytes.before_last, order.back().bytes());
-    // 50,304 rows of the table (50,257 and room for whole tiles) and 1,024 positions.
+    // 50,304 rows of the table (50,257, padded to whole tiles) and 1,024 positions.
     EXPECT_EQ(order.back().bytes(), (50'304u + 1'024) * 768 * 4);
     EXPECT_NEAR(static_cast<double>(bytes.before_last), 340e6, 1e6);
     EXPECT_NEAR(static_cast<double>(bytes.all), 498e6, 1e6);
@@ -91,7 +91,7 @@ TEST(Overlap, RoundsAddUpToTheLinksTime) {
 }
 
 TEST(Overlap, Hidden) {
-    // 40 ms of compute, 10 of communication, 4 of them of the last operation.
+    // 40 ms of compute, 10 of communication, 4 of them for the last operation.
     Times t{.compute = 40e-3, .communication = 10e-3, .both = 44e-3, .ready = 6e-3, .last = 4e-3};
     EXPECT_NEAR(t.hidden(), 0.6, 1e-12);
     EXPECT_NEAR(t.hidden_of_ready(), 1, 1e-12);
@@ -100,9 +100,9 @@ TEST(Overlap, Hidden) {
     EXPECT_NEAR(t.hidden_of_ready(), 0, 1e-12);
     t.both = 47e-3;
     EXPECT_NEAR(t.hidden_of_ready(), 0.5, 1e-12);
-    t.both = 51e-3;  // slower than that: it is told, not cut off
+    t.both = 51e-3;  // even slower: reported, not clamped
     EXPECT_LT(t.hidden(), 0);
-    // Where communication is the longer part, compute is what hides.
+    // If communication is the longer part, compute is what is hidden.
     const Times long_link{.compute = 10e-3, .communication = 40e-3, .both = 40e-3};
     EXPECT_NEAR(long_link.hidden(), 1, 1e-12);
     EXPECT_EQ(long_link.hidden_of_ready(), 0);
@@ -123,7 +123,7 @@ TEST(Overlap, GhostsHaveValuesOfTheirOwn) {
     EXPECT_LT(std::abs(sum) / 10'000, 1e-4);
 }
 
-// The device's part, on the host: all copies and sums of all buckets.
+// Plays the device on the host: all copies and sums of all buckets.
 class Simulated {
   public:
     Simulated(const std::vector<std::int64_t>& counts, int rank, int ranks,
@@ -175,7 +175,7 @@ class Simulated {
         EXPECT_EQ(left, got_parts_);
         for (const float value : got_sums_) EXPECT_FALSE(std::isnan(value));
     }
-    // Each direction has 2 (n - 1) / n of the gradients.
+    // Each direction carries 2 (n - 1) / n of the gradients.
     void expect_bytes() const {
         std::uint64_t out = 0, in = 0;
         for (const Bucket& bucket : buckets_) {

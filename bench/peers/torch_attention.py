@@ -37,7 +37,7 @@ def seconds(torch, function, calls, last):
     """After a rest of twice what the last time took, as in bench/ops/flash_measure.cu."""
     time.sleep(2 * min(last, 20e-3))
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    # The device waits for some 2 ms, so that all calls are in its queue when it begins.
+    # The device waits for about 2 ms, so that all calls are queued when it begins.
     torch.cuda._sleep(4_000_000)
     begin.record()
     for _ in range(calls):
@@ -163,7 +163,7 @@ class Measurement:
         ):
             try:
                 self.made[name] = functions(torch, shape, backend, backward)
-            except Exception as error:  # refused: no kernel, or no memory
+            except Exception as error:  # refused: no kernel, or out of memory
                 self.out[name] = {
                     "forward": None,
                     "backward": None,

@@ -9,7 +9,7 @@ weights, eager and with torch.compile (reduce-overhead: CUDA graphs) over a stat
 that fails reports its error and the others run. Compiling takes most of the time; parts that would
 start after --budget seconds are skipped and say so.
 """
-import torch_models as tm  # first: it says in one line what is not installed
+import torch_models as tm  # first: it reports missing packages in one line
 
 import torch
 import transformers
@@ -22,7 +22,7 @@ def decode(args, part, name, model, step):
                                      max_cache_len=args.prompt + args.warmup + args.tokens)
     vocab = model.config.vocab_size
     prompt = torch.randint(vocab, (1, args.prompt), device=device)
-    # The cache is made at its first use, which must not be inside what is compiled.
+    # The cache is made at its first use, which must not be inside the compiled part.
     model(**tm.forward_arguments(model, prompt, torch.arange(args.prompt, device=device), cache))
     token = torch.randint(vocab, (1, 1), device=device)
     position = torch.full((1,), args.prompt, device=device)

@@ -18,7 +18,7 @@ os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
 try:
     import torch  # noqa: E402
     import transformers  # noqa: E402
-except ImportError as missing:  # one line: who asked says the rest
+except ImportError as missing:  # one line: the caller explains the rest
     sys.exit(f"{sys.executable}: {missing}")
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -134,7 +134,7 @@ def guarded(**fields):
     start = time.perf_counter()
     try:
         yield
-    except Exception as error:  # whatever a library may throw
+    except Exception as error:  # a library may throw anything
         traceback.print_exc(file=sys.stderr)
         emit(**fields, error=f"{type(error).__name__}: {error}".splitlines()[0][:300])
     finally:
@@ -185,7 +185,7 @@ def run(args, per_model):
     if "ceilings" in args.parts:
         with guarded(part="ceilings"):
             ceilings(args.device)
-    # Parts before models: what is quick for all of them comes first.
+    # Parts before models: quick parts of all models come first.
     for part in args.parts:
         for name in args.models if part in per_model else ():
             if not in_time(part=part, model=name):

@@ -71,12 +71,12 @@ def measure(torch, options, tokens):
     line["eager_us"] = microseconds(torch, many, calls)
     line["graph_us"] = microseconds(torch, in_a_graph(torch, norm, calls), calls)
     try:
-        torch._dynamo.reset()  # every size is compiled for itself
+        torch._dynamo.reset()  # every size is compiled separately
         compiled = torch.compile(norm, dynamic=False)
         compiled()
         torch.cuda.synchronize()
         line["compiled_graph_us"] = microseconds(torch, in_a_graph(torch, compiled, calls), calls)
-    except Exception as error:  # any of the compiler's: the other figures still stand
+    except Exception as error:  # any compiler error: the other figures are still valid
         line["compiled_graph_us"] = None
         line["why"] = str(error).splitlines()[0] if str(error) else type(error).__name__
     return line

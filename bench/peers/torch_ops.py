@@ -37,7 +37,7 @@ def device_us(function, calls, rounds=11):
     times = []
     for i in range(rounds + 2):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(4_000_000)  # the queue fills meanwhile
+        torch.cuda._sleep(4_000_000)  # meanwhile the queue fills
         begin.record()
         for _ in range(calls):
             function()
@@ -199,7 +199,7 @@ def norm():
             compiled = torch.compile(theirs)
             compiled()
             graphs["compiled"] = in_a_graph(torch, compiled, 50)
-        except Exception as error:  # any of the compiler's: the other figures still stand
+        except Exception as error:  # any compiler error: the other figures are still valid
             print(f"  torch.compile: {str(error).splitlines()[0]}", file=sys.stderr)
         times = {name: device_us(graph, 4) / 50 for name, graph in graphs.items()}
         for name in ("eager", "compiled"):
@@ -245,7 +245,7 @@ def sample():
         p = p.masked_fill(p.cumsum(dim=-1) - p >= 0.9, 0.0)
         return ids.gather(-1, (p / torch.empty_like(p).exponential_()).argmax(-1, keepdim=True))
 
-    def warped():  # as transformers filters: the whole vocabulary is sorted
+    def warped():  # as transformers filters: sorts the whole vocabulary
         scaled = rows[next(turn) % 8] / 0.8
         scaled = scaled.masked_fill(scaled < torch.topk(scaled, 50)[0][..., -1, None], -torch.inf)
         values, ids = torch.sort(scaled, descending=False)

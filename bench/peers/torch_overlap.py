@@ -19,7 +19,7 @@ try:
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
-except ImportError as error:  # one line: who asked says the rest
+except ImportError as error:  # one line: the caller explains the rest
     sys.exit(f"{sys.executable}: {error}")
 
 import torch_train
@@ -119,7 +119,8 @@ def main():
         buckets = dict(sizes[-64:])  # by index: the last step's
         alone = statistics.median(link.alone(buckets.values()) for _ in range(o.steps))
         compute, both = statistics.median(compute), statistics.median(both)
-        # A tied table's gradient is whole when the backward has ended; what is last cannot hide.
+        # A tied table's gradient is complete only when the backward ends; the last exchange cannot
+        # be hidden.
         last = alone * table / every
         overlapped = compute + alone - both
         print(json.dumps({

@@ -23,7 +23,7 @@ def prefill(args, part, name, model, forward):
         forward(**tm.forward_arguments(model, ids, positions, cache, last_only=True))
 
     t = tm.median_seconds(device, once, args.reps)
-    # Products with weights alone: embeddings are looked up, the head sees one token.
+    # Only GEMMs with weights: embeddings are looked up, the head sees one token.
     skipped = {id(e.weight) for e in (model.get_input_embeddings(), model.get_output_embeddings())}
     weights = sum(p.numel() for p in model.parameters() if p.dim() == 2 and id(p) not in skipped)
     tm.emit(part=part, model=name, dtype=tm.MODELS[name][1], prompt=args.prompt,

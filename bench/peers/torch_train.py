@@ -27,7 +27,7 @@ try:
     import torch
     from torch import nn
     from torch.nn import functional as F
-except ImportError as error:  # one line: who asked says the rest
+except ImportError as error:  # one line: the caller explains the rest
     sys.exit(f"{sys.executable}: {error}")
 
 # name: family, dim, layers, heads, kv heads, hidden, vocabulary, context, tied
@@ -109,7 +109,7 @@ class Model(nn.Module):
                                 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half))
             self.register_buffer("cos", angle.cos().float(), persistent=False)
             self.register_buffer("sin", angle.sin().float(), persistent=False)
-        # Matrices and tables N(0, 0.02), those that end in the residual stream less.
+        # Matrices and tables N(0, 0.02), those that write to the residual stream smaller.
         for name, p in self.named_parameters():
             if p.dim() == 2:
                 last = name.endswith("out.weight")
@@ -197,7 +197,7 @@ def measure(o):
     for _ in range(o.warmup):
         loss = train_step(o, model, run, optimizer, batches)
     synchronize(o)
-    # No wait between steps, so that the host runs ahead as it would.
+    # No wait between steps, so that the host runs ahead as in training.
     marks = []
 
     def mark():
@@ -225,7 +225,7 @@ def measure(o):
 
 
 def speed(o):
-    if o.pad_vocab:  # rows that nothing reads, for products of a rounder size
+    if o.pad_vocab:  # unused rows, for GEMMs of a rounder size
         o.vocab = -(-o.vocab // o.pad_vocab) * o.pad_vocab
     if o.batch:
         return measure(o)

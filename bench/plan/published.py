@@ -11,12 +11,12 @@ import json
 import subprocess
 import sys
 
-# What all of these runs have in common: gradients are added in bf16.
+# Common to all of these runs: gradients are added in bf16.
 FAST = ("--reduce", "fast")
 
-# Program, then its runs: what to call it, the arguments of `plan`, the figure, what the figure is.
-# Batches and layouts as the sources have them. Assumed: Megatron's layout, the batch of llm.c's
-# 1558M, and recomputation, of which each program has kinds of its own.
+# Program, then its runs: a name, the arguments of `plan`, the figure, what it measures. Batches and
+# layouts as in the sources. Assumed: Megatron's layout, the batch of llm.c's 1558M, and
+# recomputation, which each program does in its own ways.
 PUBLISHED = [
     ("llm.c", [
         ("124M, 8 H100", "random:gpt2 --gpus 8 --batch 512 --data 8 --micro-batches 1 --zero 1 "
@@ -71,7 +71,7 @@ def predictions(binary):
         for number, (name, arguments, published, key) in enumerate(runs):
             plain = plan(binary, arguments)
             if number == 0:
-                for _ in range(4):  # communication does not go with the pace
+                for _ in range(4):  # communication does not scale with the pace
                     pace *= plan(binary, arguments, pace)[key] / published
             step = plain["step_seconds"]
             band = (plain[key] * step / plain["step_seconds_high"],

@@ -30,7 +30,7 @@ Accumulated accumulate(const Accumulation& what, double value, std::int64_t time
     MR_CHECK(!stochastic || what.sum == Format::bf16, "bf16 alone is rounded stochastically");
     const float addend = to_nearest(what.addend, static_cast<float>(value));
     float sum = 0;
-    std::int64_t changed = 0;  // the last addition that did
+    std::int64_t changed = 0;  // the last addition that changed the sum
     for (std::int64_t i = 0; i < times; ++i) {
         const float exact = sum + addend;
         float next = 0;
@@ -43,7 +43,7 @@ Accumulated accumulate(const Accumulation& what, double value, std::int64_t time
         if (next != sum) changed = i + 1;
         sum = next;
     }
-    // Rounded stochastically a sum may stay for a while; that is no stall.
+    // With stochastic rounding a sum may stay the same for a while; that is not a stall.
     const bool stalled = !stochastic && changed < times;
     return {addend, sum, stalled ? changed : -1};
 }
@@ -53,7 +53,7 @@ Spread accumulate_often(const Accumulation& what, double value, std::int64_t tim
     MR_CHECK(seeds > 1, "a deviation is of two results at least");
     double sum = 0, squares = 0;
     for (std::int64_t seed = 1; seed <= seeds; ++seed) {
-        // From the value itself: the squares then stay small.
+        // Relative to the value, so that the squares stay small.
         const double off = accumulate(what, value, times, static_cast<std::uint64_t>(seed)).result -
                            value * static_cast<double>(times);
         sum += off;

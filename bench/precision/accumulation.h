@@ -1,5 +1,5 @@
-// A small number added many times, in the types that training adds in: why sums, masters and
-// moments want more bits than what is summed.
+// A small number added many times, in the types used in training: why sums, masters and moments
+// need more bits than the summands.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ enum class Rounding { nearest, stochastic };  // nearest: ties to even
 struct Accumulation {
     Format addend = Format::f32;
     Format sum = Format::f32;
-    Rounding rounding = Rounding::nearest;  // of the sum; stochastic: bf16 alone
+    Rounding rounding = Rounding::nearest;  // of the sum; stochastic: only bf16
 };
 
 struct Accumulated {
-    double addend = 0;  // as its type has it
+    double addend = 0;  // rounded to its type
     double result = 0;
-    // After so many additions the sum stays the same to the end; -1: it never does.
+    // After this many additions the sum no longer changes; -1: it always does.
     std::int64_t stalled_after = -1;
 };
 
-// The addition is one of f32 whose result is rounded to the type of the sum. f32 has more than
-// twice the bits of the other two, so the result is the rounded exact sum.
-// `seed`: of stochastic rounding; addition i has a draw of its own.
+// Each addition is done in f32 and rounded to the type of the sum. f32 has more than twice the bits
+// of the other two, so the result is the correctly rounded sum. `seed`: for stochastic rounding;
+// each addition has its own draw.
 Accumulated accumulate(const Accumulation& what, double value, std::int64_t times,
                        std::uint64_t seed);
 
@@ -38,8 +38,8 @@ struct Spread {
 Spread accumulate_often(const Accumulation& what, double value, std::int64_t times,
                         std::int64_t seeds);
 
-// The rows of the table: each type alone, halves into an f32 sum, and what happens to a bf16
-// parameter that an optimizer adds f32 steps to, by either rounding.
+// The rows of the table: each type alone, 16-bit summands into an f32 sum, and a bf16 parameter to
+// which an optimizer adds f32 steps, with either rounding.
 std::vector<Accumulation> accumulation_rows();
 
 }  // namespace mr::precision

@@ -1,4 +1,4 @@
-// Sums of a small number against the same sums in whole numbers.
+// Sums of a small number, compared with the same sums in integers.
 #include "bench/precision/accumulation.h"
 
 #include <gtest/gtest.h>
@@ -14,14 +14,14 @@ namespace {
 constexpr std::int64_t kTimes = 1000;
 constexpr double kValue = 0.01;
 
-// Every value here is a whole number of 2^-30, the last bit that 0.01 has in f32.
+// Every value here is an integer multiple of 2^-30, the last bit of 0.01 in f32.
 constexpr int kUnit = 30;
 
-int bits_of(Format format) {  // of the significand, with the one that is not stored
+int bits_of(Format format) {  // of the significand, with the implicit one
     return format == Format::f32 ? 24 : format == Format::f16 ? 11 : 8;
 }
 
-// numerator / denominator to the nearest whole number, ties to even.
+// numerator / denominator to the nearest integer, ties to even.
 std::uint64_t divide(std::uint64_t numerator, std::uint64_t denominator) {
     const std::uint64_t whole = numerator / denominator;
     const std::uint64_t twice = 2 * (numerator % denominator);
@@ -61,12 +61,12 @@ TEST(Accumulation, IsThatOfWholeNumbers) {
     }
 }
 
-// A sum ends at the first power of two from which on half of its last bit is more than 0.01: 4 for
-// bf16, whose numbers from 4 to 8 are 1/32 apart. Those of f16 from 8 to 16 are 1/128 apart, so
-// that its sum goes on.
+// A sum stalls at the first power of two from which on half of its last bit is more than 0.01: 4
+// for bf16, whose numbers from 4 to 8 are 1/32 apart. Those of f16 from 8 to 16 are 1/128 apart, so
+// that its sum does not stall.
 TEST(Accumulation, StallsWhereHalfOfTheLastBitIsMore) {
     double power = 1;
-    while (power / 128 / 2 <= kValue) power *= 2;  // bf16: 7 bits behind the first
+    while (power / 128 / 2 <= kValue) power *= 2;  // bf16: 7 bits after the first
     const Accumulated bf16 = accumulate({Format::bf16, Format::bf16}, kValue, kTimes, 1);
     EXPECT_EQ(bf16.result, power);
     EXPECT_GT(bf16.stalled_after, 0);
@@ -74,7 +74,7 @@ TEST(Accumulation, StallsWhereHalfOfTheLastBitIsMore) {
     EXPECT_EQ(accumulate({Format::f16, Format::f16}, kValue, kTimes, 1).stalled_after, -1);
 }
 
-// An f32 sum of halves has the error of the addend and little else.
+// An f32 sum of 16-bit summands has little more than the error of the summand.
 TEST(Accumulation, MixedKeepsTheErrorOfTheAddendAlone) {
     for (const Format half : {Format::f16, Format::bf16}) {
         const Accumulated got = accumulate({half, Format::f32}, kValue, kTimes, 1);
@@ -88,12 +88,12 @@ TEST(Accumulation, MixedKeepsTheErrorOfTheAddendAlone) {
 TEST(Accumulation, StochasticIsRightOnAverage) {
     const Accumulation row{Format::f32, Format::bf16, Rounding::stochastic};
     const Accumulated one = accumulate(row, kValue, kTimes, 7);
-    EXPECT_EQ(one.result, accumulate(row, kValue, kTimes, 7).result);  // of the seed alone
+    EXPECT_EQ(one.result, accumulate(row, kValue, kTimes, 7).result);  // depends only on the seed
     EXPECT_EQ(one.stalled_after, -1);
     EXPECT_NE(one.result, accumulate(row, kValue, kTimes, 8).result);
-    // An addition whose place between two numbers that are u apart is p from the lower one has the
-    // variance u^2 p (1 - p), and p u = 0.01 wherever u is more than that; below it, u^2 / 4 at
-    // most. So a sum has at most 1000 * 0.01 * u with u = 1/16, that of numbers from 8 to 16.
+    // An addition whose exact result lies p of the way between two numbers that are u apart has the
+    // variance u^2 p (1 - p), and p u = 0.01 if u is more than that; otherwise at most u^2 / 4. So
+    // a sum has at most 1000 * 0.01 * u with u = 1/16, the spacing from 8 to 16.
     constexpr std::int64_t kSeeds = 1000;
     const Spread spread = accumulate_often(row, kValue, kTimes, kSeeds);
     const double most = std::sqrt(static_cast<double>(kTimes) * kValue / 16);

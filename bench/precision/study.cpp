@@ -25,7 +25,7 @@ constexpr Way kWays[] = {
      "products bf16, masters bf16 rounded stochastically, GPU"},
 };
 
-// A model in training, and the batches that it is fed.
+// A model in training, and its batches.
 class Trainee {
   public:
     Trainee(const model::ModelSpec& spec, const Way& way, const StudyOptions& options,
@@ -53,19 +53,19 @@ class Trainee {
         ops::AdamW adamw;
         adamw.lr = static_cast<float>(options_.lr);
         adamw.clip = 1.0f;
-        adamw.step = number - skipped_;  // updates that there were, and this one
+        adamw.step = number - skipped_;  // number of updates, with this one
         adamw.seed = options_.seed;
         const model::TrainEngine::StepResult result = engine_.update(adamw);  // waits for it
         if (result.skipped) ++skipped_;
         return result;
     }
 
-    // Parameters to nearest: what is not in the clock of a step.
+    // Rounds parameters to nearest: not included in a step's time.
     void after_step() {
         if (nearest_) round_masters();
     }
 
-    // Nats a token of the text that is held out.
+    // Nats per token of the held-out text.
     double held_out_loss() {
         double sum = 0;
         std::int64_t rows = 0;
@@ -78,7 +78,7 @@ class Trainee {
         return sum / static_cast<double>(rows * options_.seq);
     }
 
-    // Of matrices and tables, without the gaps between them.
+    // For matrices and tables, without the gaps between them.
     double moved() {
         const std::vector<float> now = matrices();
         std::int64_t changed = 0, count = 0;
@@ -107,7 +107,7 @@ class Trainee {
 
     int other() const { return (slot_ + 1) % model::TrainOps::kSlots; }
 
-    // Gives the rows that there were: the others do not count.
+    // Returns the number of valid rows: the others do not count.
     std::int64_t load(int slot, const train::Batches& from, std::int64_t number) {
         const std::int64_t rows = from.read(static_cast<std::uint64_t>(number), ids_);
         const std::span<std::int32_t> host = engine_.ops().host_slot(slot);
@@ -149,7 +149,7 @@ class Trainee {
     const train::Batches train_, held_out_;
     std::vector<std::int32_t> ids_;  // [batch, seq + 1]
     std::vector<float> start_;       // [decayed]
-    int slot_ = 0;                   // that the next step reads
+    int slot_ = 0;                   // for the next step
     std::int64_t skipped_ = 0;       // steps without a finite gradient
 };
 

@@ -17,10 +17,10 @@
 namespace mr::precision {
 namespace {
 
-constexpr std::uint32_t kMostIds = 256;  // of a chain, and of bytes
+constexpr std::uint32_t kMostIds = 256;  // in the chain, and as bytes
 constexpr std::uint64_t kFollowers = 0xC4A1Full << 32, kDraws = 0xD4A3ull << 32;  // streams
 
-// As a shard: a header and two bytes a token.
+// In the format of a shard: a header and two bytes per token.
 std::string shard_bytes(std::span<const std::uint8_t> ids) {
     std::string out =
         train::shard_header_bytes({.bytes_per_token = 2, .vocab = kMostIds, .tokens = ids.size()});
@@ -64,7 +64,7 @@ StudyTokens made_up_tokens(int vocab, std::uint64_t seed, std::int64_t row, std:
     std::array<std::array<std::uint8_t, 4>, kMostIds> followers{};
     for (std::uint32_t id = 0; id < ids; ++id) {
         const auto words = philox(seed, id, kFollowers);
-        // An odd step in a power of two: four that differ.
+        // Odd steps modulo a power of two: four different followers.
         for (std::uint32_t k = 0; k < 4; ++k) {
             followers[id][k] = static_cast<std::uint8_t>((words[0] + k * (words[1] | 1u)) % ids);
         }

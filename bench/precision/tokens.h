@@ -1,5 +1,5 @@
-// What the ways of `bench precision` are trained on: the same batches for each, and a text that
-// none of them sees.
+// The data for `bench precision`: the same batches for each way, and a held-out
+// text.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ struct StudyTokens {
     std::string about;  // in words
 };
 
-// How many made-up tokens there are: enough for all steps, up to kMostMadeUp.
+// Upper bound of random tokens: enough for all steps, up to kMostMadeUp.
 inline constexpr std::int64_t kMostMadeUp = std::int64_t{1} << 22;
 
-// Tokens of a chain: each is followed by one of four of its own, equally often, so that there is
-// something to learn, down to a loss of ln 4. Ids below 256 alone, so that little data is enough.
-// `row`: tokens of a window, `windows`: how many there are to be, of either part.
+// Tokens of a Markov chain: each is followed by one of its four followers with equal probability,
+// so that a model can learn, down to a loss of ln 4. Only ids below 256, so that little data is
+// enough. `row`: tokens per window, `windows`: number of windows, in each part.
 StudyTokens made_up_tokens(int vocab, std::uint64_t seed, std::int64_t row, std::int64_t windows,
                            std::int64_t held_out_windows);
 
-// `path`: a folder of `millrace data pack`, whose validation split is held out; or any file, whose
-// bytes are the tokens and whose last tenth is held out. Throws Error (input) where the model's
+// `path`: a folder made by `millrace data pack`, whose validation split is held out; or any file,
+// whose bytes are the tokens and whose last tenth is held out. Throws Error (input) if the model's
 // vocabulary is smaller than the data's.
 StudyTokens read_tokens(const std::string& path, int vocab);
 

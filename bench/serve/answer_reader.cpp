@@ -20,8 +20,8 @@ bool same_word(std::string_view a, std::string_view b) {
                       [&](char x, char y) { return lower(x) == lower(y); });
 }
 
-// What follows the first `"key":` and its spaces; empty where there is none. Quotes inside of a
-// text have a backslash before them, so no text can hold a key.
+// The text after the first `"key":` and its spaces; empty if there is none. Quotes inside a string
+// are escaped, so no string can contain a key.
 std::string_view value_of(std::string_view json, std::string_view key) {
     const std::size_t at = json.find(key);
     return at == std::string_view::npos ? std::string_view()
@@ -130,7 +130,7 @@ void AnswerReader::take_head_line() {
 void AnswerReader::end_head() {
     if (status_ == 0) {
         state_ = State::broken;
-    } else if (status_ < 200) {  // 100: the answer follows
+    } else if (status_ < 200) {  // 100: the final answer follows
         begin();
     } else if (chunked_) {
         state_ = State::chunk_size;
@@ -161,7 +161,7 @@ void AnswerReader::put_body(std::string_view bytes, Clock::time_point now) {
         const std::string_view part = bytes.substr(0, end);
         bytes.remove_prefix(end == std::string_view::npos ? bytes.size() : end + 1);
         if (end != std::string_view::npos && event_.empty()) {
-            take_event(part, now);  // the usual case: all of the line, and no copy of it
+            take_event(part, now);  // the usual case: a whole line, without a copy
             continue;
         }
         event_ += part;

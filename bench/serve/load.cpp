@@ -41,7 +41,7 @@ struct Client {
     Wire wire;
     AnswerReader reader;
     std::string out;       // the request
-    std::size_t sent = 0;  // bytes of it
+    std::size_t sent = 0;  // bytes of it sent
     Clock::time_point start{}, heard{};
     bool busy = false;
 };
@@ -171,14 +171,14 @@ void Load::start(Client& client, Clock::time_point at) {
     client.busy = true;
     client.reader.begin();
     try {
-        if (!client.wire.stands()) {  // the first of a client, or the server has closed
+        if (!client.wire.stands()) {  // a client's first request, or the server has closed
             client.wire.close();
             connect(client);
         }
     } catch (const Error& error) {
         return fail(client, error.what());
     }
-    // Making the prompt is no part of what is measured. The delay of an open loop is.
+    // Making the prompt is not measured. The delay of an open loop is.
     client.start = client.heard = arrivals_.empty() ? Clock::now() : at;
     send(client);
 }
@@ -210,7 +210,7 @@ void Load::read(Client& client) {
         return;
     }
     client.heard = now;
-    if (!client.busy) return client.wire.close();  // nothing was asked
+    if (!client.busy) return client.wire.close();  // no request was pending
     client.reader.put({buffer_.data(), static_cast<std::size_t>(count)}, now);
     if (client.reader.broken()) return fail(client, "the answer is no HTTP");
     if (client.reader.whole()) end(client);
@@ -248,7 +248,7 @@ void Load::end(Client& client) {
 void Load::fail(Client& client, const std::string& why) {
     ++out_.failed;
     if (out_.failure.empty()) out_.failure = why;
-    // What is left of the answer would be taken for the next one.
+    // The rest of the answer would be taken for the next one.
     if (!client.reader.whole()) client.wire.close();
     over(client);
 }

@@ -1,4 +1,4 @@
-// What the load generator makes of answers, and what it asks.
+// How the load generator parses answers, and its requests.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr const char* kHead =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
     "Transfer-Encoding: chunked\r\n\r\n";
 
-// Two tokens, the second of no text yet; the end; the counts.
+// Two tokens, the second without text yet; the end; the counts.
 std::string stream() {
     return kHead + chunk(event(R"({"choices":[{"index":0,"text":"a","finish_reason":null}]})")) +
            chunk(event(R"({"choices":[{"index":0,"text":"","finish_reason":null}]})") +
@@ -44,7 +44,7 @@ TEST(ServeLoad, EventsAreReadWithoutAParser) {
     EXPECT_FALSE(read_event(R"({"text":"","finish_reason":"length"})").token);
     EXPECT_TRUE(read_event(" [DONE]").done);
     EXPECT_TRUE(read_event(R"({"error":{"message":"m"}})").error);
-    // A text that spells a key is a text.
+    // A string that spells a key is only a string.
     const EventLine spelt = read_event(R"({"text":"\"error\": \"usage\":{","finish_reason":null})");
     EXPECT_TRUE(spelt.token);
     EXPECT_FALSE(spelt.error);
@@ -58,7 +58,7 @@ TEST(ServeLoad, EventsAreReadWithoutAParser) {
 }
 
 TEST(ServeLoad, AStreamIsTheSameHoweverItIsCut) {
-    const std::string all = stream() + "HTTP/1.1";  // the next answer's
+    const std::string all = stream() + "HTTP/1.1";  // of the next answer
     const std::size_t length = all.size() - 8;
     for (std::size_t piece = 1; piece <= all.size(); ++piece) {
         AnswerReader reader;
@@ -95,7 +95,7 @@ TEST(ServeLoad, AnswersThatAreNoStream) {
     EXPECT_EQ(reader.body(), "no!!");
     reader.begin();
     reader.put("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 200 OK\r\n\r\nall of it", kNow);
-    EXPECT_FALSE(reader.whole());  // its end is the connection's
+    EXPECT_FALSE(reader.whole());  // the connection's end ends it
     reader.put_end();
     EXPECT_TRUE(reader.whole());
     EXPECT_FALSE(reader.keep_alive());
@@ -106,7 +106,7 @@ TEST(ServeLoad, AnswersThatAreNoStream) {
     reader.begin();
     reader.put(std::string(kHead) + "zz\r\n", kNow);
     EXPECT_TRUE(reader.broken());
-    reader.begin();  // cut in the middle
+    reader.begin();  // cut off in the middle
     reader.put(stream().substr(0, 200), kNow);
     reader.put_end();
     EXPECT_FALSE(reader.whole());

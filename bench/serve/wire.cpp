@@ -38,7 +38,7 @@ namespace {
                         .remedy = "start a server there, or leave out --url"});
 }
 
-// A socket for each client, and another for each idle one.
+// One socket for each client, and one for each idle connection.
 void raise_descriptor_limit() {
     rlimit limit{};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
@@ -63,7 +63,7 @@ Place Place::of(const std::string& url, const std::string& key) {
     const std::size_t slash = rest.find('/');
     if (slash != std::string_view::npos) out.base = rest.substr(slash);
     while (out.base.ends_with('/')) out.base.pop_back();
-    if (out.base.ends_with("/v1")) out.base.resize(out.base.size() - 3);  // as clients have it
+    if (out.base.ends_with("/v1")) out.base.resize(out.base.size() - 3);  // as in clients' settings
     rest = rest.substr(0, slash);
     const bool v6 = rest.starts_with('[');
     const std::size_t end = v6 ? rest.find(']') : rest.find(':');

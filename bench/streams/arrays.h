@@ -1,4 +1,4 @@
-// The memory of the measurement, on both sides.
+// The memory of the measurement, on host and device.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace mr::streams {
 
 class Arrays {
   public:
-    // The input, the same for every run. Error (device) where the device's memory does not suffice.
+    // The same input for every run. Error (device) if the device's memory is too small.
     explicit Arrays(std::size_t count);
 
     std::size_t count() const { return count_; }
@@ -20,14 +20,14 @@ class Arrays {
     float* out(bool pinned) { return pinned ? floats(pinned_out_) : out_.data(); }
     const float* out(bool pinned) const { return pinned ? floats(pinned_out_) : out_.data(); }
     float* device() const { return device_; }  // [count]
-    float* beside() const { return beside_; }  // [count], for what runs at the same time
+    float* beside() const { return beside_; }  // [count], for concurrent work
 
-    // Makes what is in the outputs, and on the device, no result: NaN. Nothing may run.
+    // Overwrites the outputs, and the device's array, with NaN. Nothing may run.
     void poison();
-    // Takes the pageable output for the result that others are compared with. Error (device) where
-    // samples of it differ from what the host computes.
+    // Makes the pageable output the reference for all others. Error (device) if samples of it
+    // differ from the host's result.
     void expect(int iterations);
-    // Error (device), naming `rung`, where the output has other bits.
+    // Error (device) naming `rung` if the output has other bits.
     void require_expected(bool pinned, const std::string& rung) const;
     const std::vector<float>& expected() const { return expected_; }
 

@@ -1,4 +1,4 @@
-// What the parts of the job take, each alone and the copies of both directions at once.
+// Times of the parts of the job, each alone and the copies in both directions at once.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ class PartsMeter {
   public:
     PartsMeter(Arrays& arrays, int repetitions);
 
-    // Iterations with which the kernel takes as long as a copy in.
+    // Iterations for which the kernel takes as long as a copy in.
     int calibrate();
     // Adds samples.
     void measure(int iterations);

@@ -9,8 +9,8 @@
 namespace mr::streams {
 namespace {
 
-constexpr int kPasses = 8;          // over the array, in each direction, of one duplex sample
-constexpr int kLinkWarmup = 3;      // a link that rested is slow at first
+constexpr int kPasses = 8;          // over the array, in each direction, per duplex sample
+constexpr int kLinkWarmup = 3;      // an idle link is slow at first
 constexpr int kMostWork = 1 << 20;  // iterations
 
 template <typename Body>
@@ -62,7 +62,7 @@ double PartsMeter::seconds_of_copy_in_on_streams() {
     });
 }
 
-// Copies in go to one array while copies out leave another: they share no memory but the link.
+// Copies in go to one array while copies out leave another: they share only the link.
 void PartsMeter::both_directions(bool keep) {
     const cuda::Event start(true);
     std::vector<cuda::Event> in_ends, out_ends;

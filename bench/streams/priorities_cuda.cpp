@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kShortCount = 16'384;  // floats: an eighth of what an H200 runs at a time
-constexpr double kLongSeconds = 5e-3;        // at least, where the array has some size
+constexpr double kLongSeconds = 5e-3;        // at least, if the array is not tiny
 constexpr double kMostTimes = 4096;
 constexpr std::chrono::microseconds kUntilItRuns{200};
 
@@ -83,7 +83,7 @@ class Pair {
   private:
     Arrays& arrays_;
     int iterations_;
-    int times_ = 1;  // as long as the kernel over the array is the long one
+    int times_ = 1;  // the long one takes this many times the kernel over the array
     cuda::Stream long_, short_;
     std::size_t count_;
     cuda::DeviceArena memory_;

@@ -1,4 +1,4 @@
-// A schedule on the device.
+// Runs a schedule on the device.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@ namespace mr::streams {
 
 class Runner {
   public:
-    // `stamped`: for timeline(). Stamps cost time, so that such a runner is not for measurements.
+    // `stamped`: for timeline(). Stamps cost time, so do not measure with such a runner.
     Runner(Arrays& arrays, const Schedule& schedule, int iterations, bool stamped = false);
 
-    // From the first call to the end of the last copy: seconds of the host.
+    // Host seconds from the first call to the end of the last copy.
     double run();
     // Of the second of two runs.
     Timeline timeline();
@@ -34,14 +34,14 @@ class Runner {
     Schedule schedule_;
     int iterations_;
     std::vector<std::unique_ptr<cuda::Stream>> streams_;
-    std::vector<std::optional<cuda::Event>> done_;  // of the ops that others wait for
+    std::vector<std::optional<cuda::Event>> done_;  // for ops that others wait for
     cuda::Event fork_;
-    std::vector<cuda::Event> joins_;  // a stream each
+    std::vector<cuda::Event> joins_;  // one per stream
     cuda::Graph graph_;
     struct Stamps {
-        std::vector<cuda::Event> begin, end;  // an op each; of the copies
+        std::vector<cuda::Event> begin, end;  // one per op, for copies
         cuda::DeviceArena memory;
-        cuda::Stamp* of_ops = nullptr;  // an op each, of the kernels; the last one is the clock's
+        cuda::Stamp* of_ops = nullptr;  // one per op, for kernels; the last one is for the clock
     };
     std::optional<Stamps> stamps_;
 };

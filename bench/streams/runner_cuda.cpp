@@ -12,21 +12,21 @@ namespace {
 
 constexpr cuda::Stamp kNever{~0ull, 0ull};
 
-// Records an event for timing; where the stream is captured, at every launch of the graph.
+// Records an event for timing; in a captured stream, at every launch of the graph.
 void stamp(const cuda::Stream& stream, const cuda::Event& event, bool captured) {
     MR_CUDA_CALL(cudaEventRecordWithFlags(
         event.raw(), stream.raw(), captured ? cudaEventRecordExternal : cudaEventRecordDefault));
 }
 
-// Copies are stamped by events and kernels by themselves: two clocks that count alike. One moment
-// on both: seconds from an event on, and the device's clock in ns.
+// Events time copies, and kernels stamp themselves: two clocks of the same rate. One moment on
+// both: seconds since an event, and the device's clock in ns.
 struct Clocks {
     double seconds = 0;
     unsigned long long ns = 0;
 };
 
-// A kernel between two events reads the clock; of several tries, that with the events nearest to
-// each other. Records `origin` first.
+// A kernel between two events reads the clock; of several tries, the one with the closest events is
+// used. Records `origin` first.
 Clocks compare_clocks(const cuda::Stream& stream, cuda::Stamp* scratch, const cuda::Event& origin) {
     constexpr int kTries = 5;
     stream.record(origin);
@@ -48,8 +48,8 @@ Clocks compare_clocks(const cuda::Stream& stream, cuda::Stamp* scratch, const cu
     return out;
 }
 
-// One engine makes the copies of a direction, one after the other. The stamp before a copy says
-// when its stream came to it; it began when the engine was free.
+// One engine makes the copies of a direction, one after another. The stamp before a copy says when
+// its stream reached it; it began when the engine was free.
 void wait_for_engine(std::vector<Bar>& bars, int track) {
     std::vector<Bar*> copies;
     for (Bar& bar : bars) {
@@ -167,7 +167,7 @@ Timeline Runner::timeline() {
     MR_CHECK(stamps_.has_value(), "the runner has stamps");
     const cuda::Stream& first = *streams_.front();
     const std::size_t ops = schedule_.ops.size();
-    run();  // the first one is not like the others
+    run();  // warm-up
     clear_stamps();
     const cuda::Event origin(true);
     const Clocks clocks = compare_clocks(first, stamps_->of_ops + ops, origin);

@@ -41,7 +41,7 @@ int add(Schedule& s, Step step, int chunk, int stream, std::vector<int> waits = 
     return static_cast<int>(s.ops.size()) - 1;
 }
 
-// For each op and stream: the last op of that stream which is over when the op begins, or -1. An op
+// For each op and stream: the last op of that stream that is done when the op begins, or -1. An op
 // counts for its own stream.
 std::vector<std::vector<int>> known_before(const Schedule& s) {
     const auto streams = static_cast<std::size_t>(s.streams);
@@ -149,7 +149,7 @@ Schedule copy_and_compute(const Cut& cut) {
     for (int i = 0; i < cut.chunks; ++i) {
         const int computed = add(s, Step::compute, i, kKernels, {in[static_cast<std::size_t>(i)]});
         add(s, Step::copy_out, i, kCopies, {computed});
-        // The chunk that takes this one's place follows its copy out on the same stream.
+        // The next chunk in this slot follows its copy out on the same stream.
         if (i + s.slots < cut.chunks) in.push_back(add(s, Step::copy_in, i + s.slots, kCopies));
     }
     return s;

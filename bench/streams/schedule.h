@@ -1,4 +1,4 @@
-// The ways to move an array to the device, compute on it and move it back: which step of which
+// Schedules to move an array to the device, compute on it and move it back: which step of which
 // chunk goes to which stream, in what order, and what waits for what. Plain data: streams_cuda.cpp
 // and its parts issue it, and the order of all accesses is checked without a GPU.
 #pragma once
@@ -13,7 +13,7 @@ namespace mr::streams {
 
 enum class Step { copy_in, compute, copy_out };
 
-// One call. On its stream it follows the calls that were issued there before it.
+// One call. It follows the earlier calls on its stream.
 struct Op {
     Step step;
     int chunk;
@@ -37,30 +37,30 @@ struct Schedule {
     std::string name;
     Cut cut;
     int streams = 1;
-    int slots = 1;  // chunks that the device holds; chunk i is in slot i % slots
+    int slots = 1;  // chunks on the device; chunk i is in slot i % slots
     bool pinned = true;
     bool synchronous = false;  // the host waits for every call
-    bool graph = false;        // captured once, launched as one
+    bool graph = false;        // captured once, launched as one graph
     std::vector<Op> ops;       // in the order of issue
 };
 
-// One chunk, one step at a time, pageable memory: what the others are compared with.
+// One chunk, one step at a time, pageable memory: the reference.
 Schedule synchronous(std::size_t count);
 // Chunk i on stream i % streams. Depth-first: all three steps of a chunk, then the next chunk.
 Schedule depth_first(const Cut& cut, int streams, bool pinned);
 // Rounds of `streams` chunks: their copies in, their kernels, their copies out, the next round.
 Schedule breadth_first_in_rounds(const Cut& cut, int streams);
-// Every copy in, then every kernel, then every copy out.
+// All copies in, then all kernels, then all copies out.
 Schedule breadth_first(const Cut& cut, int streams);
 // A stream for copies in, one for copies out, and `for_kernels` between them.
 Schedule stream_per_direction(const Cut& cut, int for_kernels);
 // One stream for all copies and one for kernels; the device holds two chunks.
 Schedule copy_and_compute(const Cut& cut);
-// The same calls, captured.
+// The same calls, captured as a graph.
 Schedule as_graph(Schedule schedule);
 
-// Two ops that touch one slot and are not ordered by a stream or by events; none where every pair
-// is ordered, and every chunk is copied in, computed and copied out once.
+// Two ops that use one slot and are not ordered by a stream or by events; none if every pair is
+// ordered, and every chunk is copied in, computed and copied out once.
 struct Fault {
     int first, second;  // ops; -1: an op is missing
     std::string what;

@@ -48,7 +48,7 @@ TEST(StreamsSchedule, ChunksCoverTheArray) {
     EXPECT_EQ(cut_into(1 << 20, 16).chunks, 16);
 }
 
-// The check sees what it is there for.
+// The check finds a missing wait.
 TEST(StreamsSchedule, AWaitThatIsMissingIsSeen) {
     for (Schedule s :
          {stream_per_direction(cut_into(1000, 5), 2), copy_and_compute(cut_into(1000, 5))}) {
@@ -77,7 +77,7 @@ TEST(StreamsSchedule, ASlotThatIsTakenTooEarlyIsSeen) {
     EXPECT_TRUE(fault_in(wild));
 }
 
-// What breadth-first costs: all copies in of a stream precede its first kernel.
+// The cost of breadth-first: all copies in of a stream precede its first kernel.
 TEST(StreamsSchedule, OrderOfIssue) {
     const Cut cut = cut_into(1 << 16, 8);
     const Schedule depth = depth_first(cut, 4, true), rounds = breadth_first_in_rounds(cut, 4),

@@ -1,4 +1,5 @@
-// What needs no GPU of streams.h, and what a build without CUDA has in place of streams_cuda.cpp.
+// The parts of streams.h that need no GPU, and the stand-in for streams_cuda.cpp in a build without
+// CUDA.
 #include "bench/streams/streams.h"
 
 #include "core/cuda/device.h"

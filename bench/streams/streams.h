@@ -1,6 +1,6 @@
 // What `millrace bench streams` measures: an array goes to the device, a kernel computes on it, it
-// comes back; on one stream or several, in different orders, against the time that the longest of
-// the three parts takes.
+// comes back; on one stream or several, in different orders, compared with the time of the longest
+// of the three parts.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +18,14 @@ namespace mr::streams {
 struct Options {
     std::size_t count = 4'194'304;  // floats
     std::vector<int> streams = {1, 2, 4, 8, 16};
-    // Chunks of the schedules that have more of them than streams. A stream per direction is
-    // measured with each number, the others with the one that was fastest there.
+    // Numbers of chunks for schedules that have more chunks than streams. A stream per direction is
+    // measured with each number, the others with the fastest of them.
     std::vector<int> chunks = {16, 32, 64, 128};
     int repetitions = 9;
-    bool timelines = false;  // runs of their own, with stamps
+    bool timelines = false;  // extra runs, with stamps
 };
 
-// What ran when, in seconds from the first bar on.
+// One bar of a timeline, in seconds from the first bar on.
 struct Bar {
     int track;
     int index;  // chunk or pass
@@ -36,7 +36,7 @@ struct Timeline {
     std::vector<Bar> bars{};
 };
 
-// A schedule, measured; seconds of the host from the first call to the last result.
+// A measured schedule; host seconds from the first call to the last result.
 struct Rung {
     Schedule schedule;
     double seconds = 0;  // the median
@@ -44,7 +44,7 @@ struct Rung {
     Timeline timeline{};
 };
 
-// Seconds that the whole array takes, from pinned memory, by the device's clock: medians.
+// Seconds for the whole array, from pinned memory, by the device's clock: medians.
 struct Parts {
     double copy_in = 0, compute = 0, copy_out = 0;  // alone
     double copy_in_streams = 0;                     // in three parts on three streams
@@ -73,7 +73,7 @@ struct Parts {
 struct Latency {
     std::string name;
     double seconds = 0;       // of the short one, from its launch to its end: the median
-    double long_seconds = 0;  // of the long one; 0: there was none
+    double long_seconds = 0;  // of the long one; 0: none
     Timeline timeline{};
 };
 
@@ -81,7 +81,7 @@ struct Report {
     std::string gpu;
     int copy_engines = 0;
     int least_priority = 0, greatest_priority = 0;
-    int iterations = 0;  // of the kernel: it takes as long as a copy in
+    int iterations = 0;  // of the kernel, so that it takes as long as a copy in
     Parts parts;
     std::vector<Rung> rungs;  // the synchronous one first
     std::vector<Latency> priorities;
@@ -99,16 +99,16 @@ struct Log {
 };
 
 double median(std::vector<double> values);
-// Of passes one behind the other that end at `ends`, those that end by `until`, the first always:
-// seconds of each.
+// Mean seconds of the consecutive passes, ending at `ends`, that end by `until`; always counts the
+// first.
 double seconds_a_pass(const std::vector<double>& ends, double until);
 // Moves the bars so that the first begins at 0.
 void begin_at_zero(Timeline& timeline);
 
-// What the host holds for it.
+// Host memory of the measurement.
 MemoryPlan host_plan(const Options& options);
 
-// Error (device) where there is no GPU, and where a result has other bits than the synchronous one.
+// Error (device) if there is no GPU, or if a result has other bits than the synchronous one.
 Report measure(const Options& options, const Progress& progress = {});
 
 }  // namespace mr::streams

@@ -15,7 +15,7 @@ namespace mr::streams {
 namespace {
 
 constexpr int kWarmup = 2;
-constexpr int kOrderStreams = Log::kStreams;  // of the schedules that differ in the order of issue
+constexpr int kOrderStreams = Log::kStreams;  // for the schedules that differ in the order of issue
 
 class Measurement {
   public:
@@ -47,7 +47,7 @@ class Measurement {
             report.rungs.push_back(measured(std::move(schedule)));
         }
         tell();
-        // Again, so that a machine which became slower or faster meanwhile shows in the limit.
+        // Measured again, so that a change of the machine's speed meanwhile shows in the limit.
         meter_.measure(iterations_);
         report.parts = meter_.parts();
         tell();
@@ -68,8 +68,8 @@ class Measurement {
             ->schedule.cut;
     }
 
-    // The first run, the last one and the stamped one start from poisoned memory, and their results
-    // are compared. `reference`: the first result is what all are compared with.
+    // The first, the last and the stamped run start from poisoned memory, and their results are
+    // compared. `reference`: the first result becomes the reference.
     Rung measured(Schedule schedule, bool reference = false) {
         tell();
         Runner runner(arrays_, schedule, iterations_);

@@ -1,4 +1,4 @@
-// Every schedule gives the bits of the synchronous one, whatever the array is cut into.
+// Every schedule gives the bits of the synchronous one, for any number of chunks.
 #include "bench/streams/arrays.h"
 #include "bench/streams/runner.h"
 #include "bench/streams/streams.h"
@@ -57,7 +57,7 @@ TEST_F(StreamsTest, AllSchedulesGiveTheSameBits) {
     }
 }
 
-// Kernels long enough that a copy which did not wait would be seen.
+// Kernels long enough that a copy that did not wait would be noticed.
 TEST_F(StreamsTest, LongKernelsAreWaitedFor) {
     constexpr int kLong = 20'000;
     Arrays arrays(1'000'003);

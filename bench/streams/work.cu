@@ -4,7 +4,7 @@
 namespace mr::streams {
 namespace {
 
-// Small blocks: a chunk then gives all multiprocessors nearly the same share.
+// Small blocks, so that a chunk gives all multiprocessors nearly the same share.
 constexpr int kThreads = 128;
 
 __device__ __forceinline__ float multiplied(float value, int iterations) {
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
     cuda::stamp_begin(stamp);
     const std::size_t i = static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x;
     if (i < count) x[i] = multiplied(x[i], iterations);
-    if (stamp) __syncthreads();  // the block's end, not its first warp's
+    if (stamp) __syncthreads();  // the end of the block, not of its first warp
     cuda::stamp_end(stamp);
 }
 
