@@ -101,8 +101,8 @@ int main(int argc, char** argv) try {
         2.5 * flops / backward_ms / 1e9,
         (4.0 * tokens * heads + static_cast<double>(scratch_bytes)) / 1e6);
 
-    // The last query of the last head, in double; and the last key's dv, which that query alone
-    // sees: its weight times dout.
+    // Checks the last query of the last head, in double; and the last key's dv, which only that
+    // query sees: its weight times dout.
     std::vector<std::uint16_t> got(count), got_dv(count);
     check(cudaMemcpy(got.data(), out.data, 2 * count, cudaMemcpyDeviceToHost));
     check(cudaMemcpy(got_dv.data(), dv.data, 2 * count, cudaMemcpyDeviceToHost));
@@ -123,12 +123,13 @@ int main(int argc, char** argv) try {
             want[d] += weight * from_bf16(host[2][step * (j + 1) - want.size() + d]);
         }
     }
-    // Weights and results are rounded to bf16, by up to 2^-9 of themselves: out, a mean of values
-    // of which few are larger than 4, within 0.03; dv, one product, within 2^-6 of itself.
+    // Weights and results are rounded to bf16, a relative error of up to 2^-9: out, a mean of
+    // values few of which are larger than 4, must be within 0.03; dv, one product, within 2^-6 of
+    // itself.
     const double last_weight = std::exp(score.back() - top) / sum;
     double worst_dv = 0;
     const auto note = [](double& most, double error) {
-        if (!(error <= most)) most = error;  // also where it is no number
+        if (!(error <= most)) most = error;  // also for NaN
     };
     for (std::size_t d = 0; d < want.size(); ++d) {
         note(worst, std::abs(want[d] / sum - from_bf16(got[row + d])));

@@ -38,7 +38,7 @@ def seconds(work, device, reps):
             torch.cuda.synchronize()
 
     best = float("inf")
-    for _ in range(reps + 1):  # the first one is not the best
+    for _ in range(reps + 1):  # the first one is a warm-up
         wait()
         begin = time.perf_counter()
         work()

@@ -22,7 +22,7 @@ def main():
     prompts = [BEGINNINGS[i % len(BEGINNINGS)] for i in range(given.count)]
     asked = {"max_tokens": given.max_tokens, "ignore_eos": True}
     with mr.Model(given.model, max_sequences=given.together) as model:
-        model.generate(prompts[0], **asked)  # the first one finds cold caches
+        model.generate(prompts[0], **asked)  # warm-up: the first run finds cold caches
         begin = time.perf_counter()
         alone = [model.generate(prompt, seed=given.seed + i, **asked)
                  for i, prompt in enumerate(prompts)]

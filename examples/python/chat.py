@@ -27,11 +27,11 @@ def main():
             except EOFError:
                 return
             messages.append({"role": "user", "content": line})
-            # Of the conversation only what is new is computed: the rest is in the cache.
+            # Only the new part of the conversation is computed: the rest is in the cache.
             try:
                 answer = model.chat(messages, max_tokens=given.max_tokens,
                                     temperature=given.temperature, seed=given.seed)
-            except KeyboardInterrupt:  # ends the answer; the model can go on
+            except KeyboardInterrupt:  # ends the answer; the model can continue
                 messages.pop()
                 continue
             messages.append({"role": "assistant", "content": str(answer)})

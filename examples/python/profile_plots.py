@@ -38,7 +38,7 @@ def main():
     print(profile.table())
     try:
         import matplotlib
-        matplotlib.use("Agg")  # draws into files: no screen is needed
+        matplotlib.use("Agg")  # draws into files: needs no screen
         from matplotlib import pyplot
     except ImportError:
         path = given.out.with_suffix(".html")

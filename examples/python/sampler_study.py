@@ -39,7 +39,7 @@ def main():
     asked = {"max_tokens": given.max_tokens, "ignore_eos": True, "seed": 1, "top_k": 50}
     texts = {}
     with mr.Model(given.model) as model:
-        # random:... has no tokenizer, and takes ids.
+        # random:... has no tokenizer, so use ids.
         prompt = given.prompt if not given.model.startswith("random:") else list(range(1, 33))
         print(f"{model.info.source}, on the {model.info.device}\n"
               f"{'rung':24}{'passes':>8}{'tokens a pass':>15}{'tok/s':>10}{'speed-up':>10}")

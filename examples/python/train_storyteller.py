@@ -25,7 +25,7 @@ def main():
     given = parser.parse_args()
 
     run_folder = given.folder / "run"
-    if run_folder.exists():  # a run that Ctrl-C has stopped goes on, bit for bit
+    if run_folder.exists():  # resumes a run that Ctrl-C has stopped, bit for bit
         run = mr.train(resume=run_folder, steps=given.steps, progress=True)
     else:
         given.folder.mkdir(parents=True, exist_ok=True)
