@@ -39,6 +39,10 @@ target_link_libraries(mr_bench PUBLIC millrace PRIVATE mr_options fmt::fmt)
 millrace_together(mr_bench 12)
 if(MILLRACE_HAS_CUDA)
     target_compile_definitions(mr_bench PRIVATE MR_CUDA=1)
+    millrace_kernels_together(mr_bench kernels_bench
+        bench/ops/attention_measure.cu bench/ops/flash_measure.cu bench/ops/flash_unfused.cu
+        bench/ops/gemm_measure.cu bench/ops/norm_measure.cu bench/overlap/kernels.cu
+        bench/streams/work.cu bench/context/device_upkeep.cu)
     target_link_libraries(mr_bench PRIVATE CUDA::cudart_static)
 endif()
 

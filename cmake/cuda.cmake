@@ -83,7 +83,32 @@ function(millrace_cuda)
     target_link_libraries(mr_attention PRIVATE mr_options CUDA::cudart_static)
     target_sources(millrace PRIVATE ${sources} $<TARGET_OBJECTS:mr_attention>)
     target_compile_definitions(millrace PRIVATE MR_CUDA=1)
+    millrace_short_kernels()
     # The runtime is linked statically and looks for the driver itself: the program also starts
     # without one. cuBLASLt is opened when it is first needed (ops/linear).
     target_link_libraries(millrace PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
+endfunction()
+
+# Which short files of kernels are compiled together, by what they are for.
+function(millrace_short_kernels)
+    set(ops src/ops)
+    millrace_kernels_together(millrace kernels_inference
+        ${ops}/add/add.cu ${ops}/add/parts.cu ${ops}/check/check.cu ${ops}/rows/rows.cu
+        ${ops}/embedding/embedding.cu ${ops}/sample/rows.cu ${ops}/sample/adjust.cu
+        ${ops}/denoise/block.cu ${ops}/denoise/tile_guess.cu ${ops}/attention/merge/merge.cu
+        ${ops}/attention/paged/sinks.cu ${ops}/attention/paged/attention_cuda.cu ${ops}/rope/rope.cu)
+    millrace_kernels_together(millrace kernels_training
+        ${ops}/loss/loss.cu ${ops}/loss/loss_backward.cu ${ops}/embedding/embedding_backward.cu
+        ${ops}/rope/rope_train.cu ${ops}/optimizer/adamw.cu ${ops}/activation/activation_backward.cu
+        ${ops}/norm/norm_backward_many.cu ${ops}/attention/own_blocks/own_blocks.cu)
+    millrace_kernels_together(millrace kernels_products
+        ${ops}/linear/gemm.cu ${ops}/linear/gemm_dequantize.cu ${ops}/linear/gemm_search.cu
+        ${ops}/linear/linear_cuda.cu ${ops}/linear/train_own.cu ${ops}/linear/train_cublaslt.cu
+        ${ops}/linear/plain_linear.cu ${ops}/linear/linear_train.cu)
+    millrace_kernels_together(millrace kernels_engine
+        src/observe/device_bandwidth.cu src/observe/matrix_peak.cu src/model/cuda/device_kernels.cu
+        src/model/cuda/device_decode.cu ${ops}/norm/norm_many_f32.cu ${ops}/step/step.cu)
+    millrace_kernels_together(mr_attention kernels_attention
+        ${ops}/attention/flash/backward/backward.cu ${ops}/attention/flash/backward/rows.cu
+        src/core/cuda/device.cu src/core/cuda/timeline.cu)
 endfunction()

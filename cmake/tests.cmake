@@ -76,6 +76,11 @@ if(MILLRACE_HAS_CUDA)
         target_compile_definitions(test_gpu PRIVATE MR_CUDA=1
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
         millrace_quick_to_compile(test_gpu)
+        if(MILLRACE_GPU_TESTS)
+            millrace_kernels_together(test_gpu kernels_tests
+                src/ops/attention/paged/bits_test.cu src/ops/norm/norm_bits_test.cu
+                src/ops/norm/norm_test.cu tests/gpu/device_test.cu tests/gpu/fault_test.cu)
+        endif()
         gtest_discover_tests(test_gpu DISCOVERY_TIMEOUT 60
                              PROPERTIES TIMEOUT 300 LABELS gpu RESOURCE_LOCK gpu)
         # For `make sanitize-gpu`; not part of every run, because it takes minutes.

@@ -15,8 +15,9 @@ using cuda::DeviceArena;
 using cuda::Event;
 using cuda::Stream;
 
-constexpr int kThreads = 256;
-constexpr std::size_t kRow = kThreads * sizeof(uint4);  // bytes a block loads at once: 4 KiB
+constexpr int kDeviceBandwidthThreads = 256;
+constexpr std::size_t kRow =
+    kDeviceBandwidthThreads * sizeof(uint4);  // bytes a block loads at once: 4 KiB
 constexpr std::size_t kChunk = 16 * kRow;
 constexpr std::size_t kPinned = std::size_t{64} << 20;
 
@@ -37,23 +38,23 @@ __device__ __forceinline__ uint4 load_once(const uint4* from) {
 }
 
 // Sums pieces of kLoads rows, dealt to the blocks in turn; every thread has kLoads loads of 16
-// bytes in flight. sums[block * kThreads + thread] gets each thread's part.
+// bytes in flight. sums[block * kDeviceBandwidthThreads + thread] gets each thread's part.
 template <int kLoads>
-__global__ void __launch_bounds__(kThreads, 32 / kLoads)
+__global__ void __launch_bounds__(kDeviceBandwidthThreads, 32 / kLoads)
     sum_words(const uint4* __restrict__ data, std::size_t pieces, std::uint64_t* sums) {
     std::uint64_t sum = 0;
     for (std::size_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
-        const uint4* from = data + piece * (kLoads * kThreads) + threadIdx.x;
+        const uint4* from = data + piece * (kLoads * kDeviceBandwidthThreads) + threadIdx.x;
         uint4 v[kLoads];
 #pragma unroll
-        for (int i = 0; i < kLoads; ++i) v[i] = load_once(from + i * kThreads);
+        for (int i = 0; i < kLoads; ++i) v[i] = load_once(from + i * kDeviceBandwidthThreads);
 #pragma unroll
         for (int i = 0; i < kLoads; ++i) {
             sum += std::uint64_t{v[i].x} + v[i].y;
             sum += std::uint64_t{v[i].z} + v[i].w;
         }
     }
-    sums[blockIdx.x * kThreads + threadIdx.x] = sum;
+    sums[blockIdx.x * kDeviceBandwidthThreads + threadIdx.x] = sum;
 }
 
 // Seconds of the fastest of `passes`; each runs body() `repeats` times between two events, so that
@@ -79,14 +80,15 @@ double measure_read(const Stream& stream, const DeviceArena& buffer, int multipr
     const std::size_t bytes = buffer.size();
     auto* words = reinterpret_cast<std::uint32_t*>(buffer.data());
     constexpr int kMostBlocks = 32;  // per multiprocessor
-    const auto most_sums = static_cast<std::size_t>(multiprocessors) * kMostBlocks * kThreads;
+    const auto most_sums =
+        static_cast<std::size_t>(multiprocessors) * kMostBlocks * kDeviceBandwidthThreads;
     DeviceArena sums_memory("the sums of the bandwidth measurement",
                             most_sums * sizeof(std::uint64_t));
     auto* sums = sums_memory.array<std::uint64_t>(most_sums);
 
     const std::size_t count = bytes / sizeof(std::uint32_t);
-    fill_words<<<static_cast<unsigned>(multiprocessors * 8), kThreads, 0, stream.raw()>>>(words,
-                                                                                          count);
+    fill_words<<<static_cast<unsigned>(multiprocessors * 8), kDeviceBandwidthThreads, 0,
+                 stream.raw()>>>(words, count);
     MR_CUDA_CALL(cudaGetLastError());
     // 2^30 words at most (4 GiB), so that words[i] is i itself: 0 + 1 + ... + (count - 1).
     const std::uint64_t expected = std::uint64_t{count} * (count - 1) / 2;
@@ -95,11 +97,11 @@ double measure_read(const Stream& stream, const DeviceArena& buffer, int multipr
         const auto grid = static_cast<unsigned>(multiprocessors * per_sm);
         const std::size_t pieces = bytes / (kRow * static_cast<std::size_t>(loads));
         const double seconds = best_seconds(stream, 4, 4, [&] {
-            kernel<<<grid, kThreads, 0, stream.raw()>>>(
+            kernel<<<grid, kDeviceBandwidthThreads, 0, stream.raw()>>>(
                 reinterpret_cast<const uint4*>(buffer.data()), pieces, sums);
             MR_CUDA_CALL(cudaGetLastError());
         });
-        std::vector<std::uint64_t> parts(std::size_t{grid} * kThreads);
+        std::vector<std::uint64_t> parts(std::size_t{grid} * kDeviceBandwidthThreads);
         stream.to_host(parts.data(), sums, parts.size() * sizeof(std::uint64_t), nullptr);
         stream.synchronize();
         std::uint64_t sum = 0;

@@ -13,7 +13,7 @@ namespace mr::observe {
 namespace {
 
 constexpr int kGroups = 2;  // warp groups (4 warps) of a block
-constexpr int kThreads = 128 * kGroups;
+constexpr int kMatrixPeakThreads = 128 * kGroups;
 constexpr double kFlopsPerRound = 1 << 20;  // per warp group, on every architecture
 
 // Two bf16 (or f16), magnitude 1 to 2, random sign: realistic data draws realistic power.
@@ -86,15 +86,15 @@ __device__ __forceinline__ void multiply(float (&d)[4], const std::uint32_t (&a)
 #endif
 
 // Every warp group does `rounds` of kFlopsPerRound. `out` keeps the compiler from removing them.
-__global__ void __launch_bounds__(kThreads) multiply_rounds(int rounds, float* out) {
+__global__ void __launch_bounds__(kMatrixPeakThreads) multiply_rounds(int rounds, float* out) {
     float sum = 0;
 #ifdef MR_WARP_GROUPS
     __shared__ __align__(128) std::uint16_t a[kTiles * kTileA];
     __shared__ __align__(128) std::uint16_t b[kTiles * kTileB];
-    for (int i = static_cast<int>(threadIdx.x); i < kTiles * kTileA / 2; i += kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < kTiles * kTileA / 2; i += kMatrixPeakThreads) {
         reinterpret_cast<std::uint32_t*>(a)[i] = some_pair(static_cast<std::uint32_t>(i));
     }
-    for (int i = static_cast<int>(threadIdx.x); i < kTiles * kTileB / 2; i += kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < kTiles * kTileB / 2; i += kMatrixPeakThreads) {
         reinterpret_cast<std::uint32_t*>(b)[i] = some_pair(static_cast<std::uint32_t>(~i));
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -143,7 +143,7 @@ double measure_matrix_peak(const cuda::Stream& stream, int multiprocessors) {
     for (int pass = 0; pass < 4; ++pass) {
         const cuda::Event begin(true), end(true);
         stream.record(begin);
-        multiply_rounds<<<grid, kThreads, 0, stream.raw()>>>(kRounds, out);
+        multiply_rounds<<<grid, kMatrixPeakThreads, 0, stream.raw()>>>(kRounds, out);
         MR_CUDA_CALL(cudaGetLastError());
         stream.record(end);
         end.synchronize();

@@ -79,7 +79,7 @@ void launch_repack(const Context& ctx, std::byte* to, const std::byte* from, std
 }
 
 // The parameters of RandomRows, by value for the kernels.
-struct Rows {
+struct RandomRowsArgs {
     std::uint64_t key;
     RowOrder order;
     std::int64_t first, rows;
@@ -96,7 +96,8 @@ struct ValueTable {
 // Bits is the storage type of a weight: uint16_t or uint32_t. One word of random bits gives 8
 // weights.
 template <typename Bits>
-__global__ void random_floats(Bits* to, const Rows what, const __grid_constant__ ValueTable table) {
+__global__ void random_floats(Bits* to, const RandomRowsArgs what,
+                              const __grid_constant__ ValueTable table) {
     __shared__ Bits values[256];
     cuda::wait_for_previous();
     for (int i = static_cast<int>(threadIdx.x); i < 256; i += kThreads) {
@@ -131,7 +132,7 @@ __global__ void random_floats(Bits* to, const Rows what, const __grid_constant__
 
 // kBlockBytes is 34 or 18: a scale and 4 or 2 words.
 template <int kBlockBytes>
-__global__ void random_blocks(std::byte* to, const Rows what, std::uint64_t odd,
+__global__ void random_blocks(std::byte* to, const RandomRowsArgs what, std::uint64_t odd,
                               std::uint16_t scale) {
     constexpr int kWords = (kBlockBytes - 2) / 8;
     cuda::wait_for_previous();
@@ -169,7 +170,7 @@ void repack_tiles(const Context& ctx, DType type, std::byte* to, const std::byte
 void make_random_rows(const Context& ctx, std::byte* to, const RandomRows& matrix,
                       const RowOrder& order, std::int64_t first, std::int64_t rows) {
     if (rows == 0) return;
-    const Rows what{matrix.key, order, first, rows, static_cast<int>(matrix.cols)};
+    const RandomRowsArgs what{matrix.key, order, first, rows, static_cast<int>(matrix.cols)};
     const dim3 grid(static_cast<unsigned>(std::min(rows, kMostBlocks)));
     const dim3 block(kThreads);
     ValueTable table{};

@@ -11,7 +11,7 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kActivationBackwardThreads = 256;
 
 struct Slope {
     float value;  // act(x)
@@ -59,7 +59,7 @@ __device__ __forceinline__ void load8_f32(const float* p, float (&v)[8]) {
 // kWidth neighbours. kGated: x and dx have the gates' rows first, `cols` elements, then those that
 // they let through. Not gated: `bias`, or null, is added to x.
 template <Activation kind, bool kGated, int kWidth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kActivationBackwardThreads)
     slopes(bf16* dx, const bf16* dy, const bf16* x, const float* bias, std::int64_t count, int cols,
            Stamp* stamp) {
     wait_for_previous();
@@ -68,7 +68,8 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (kGated) {
         const auto row = static_cast<std::size_t>(blockIdx.x);
         const auto width = static_cast<std::size_t>(cols);
-        const int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kWidth;
+        const int col =
+            static_cast<int>(blockIdx.y * kActivationBackwardThreads + threadIdx.x) * kWidth;
         if (col >= cols) return;
         const std::size_t at = row * 2 * width + static_cast<std::size_t>(col);
         float gate[kWidth], up[kWidth], d[kWidth];
@@ -84,7 +85,8 @@ __global__ void __launch_bounds__(kThreads)
         store_wide<kWidth>(dx + at, gate);
         store_wide<kWidth>(dx + at + width, up);
     } else {
-        const std::int64_t at = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
+        const std::int64_t at =
+            (std::int64_t{blockIdx.x} * kActivationBackwardThreads + threadIdx.x) * kWidth;
         if (at >= count) return;
         float v[kWidth], d[kWidth];
         load_wide<kWidth>(x + at, v);
@@ -108,7 +110,7 @@ constexpr int kDeep = kGated ? 2 : 4;
 // Eight columns of kDeep rows a thread, block (rows, columns). kGated: x has rows twice as long,
 // and there is no bias.
 template <Activation kind, bool kGated>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kActivationBackwardThreads)
     values(bf16* out, const bf16* x, const float* bias, std::int64_t rows, int cols, Stamp* stamp) {
     constexpr int kRows = kDeep<kGated>;
     wait_for_previous();
@@ -145,17 +147,17 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-constexpr int kWarps = kThreads / 32;
+constexpr int kActivationBackwardWarps = kActivationBackwardThreads / 32;
 constexpr int kRows = 2;  // of a warp, in flight
 constexpr int kHeld = 3;  // blocks of a multiprocessor: what the registers allow
 
 // Block (256 columns, part of the rows): a warp has every 8th of these rows, a lane 8 columns. The
 // next rows are on their way while these are computed.
 template <Activation kind>
-__global__ void __launch_bounds__(kThreads, kHeld)
+__global__ void __launch_bounds__(kActivationBackwardThreads, kHeld)
     slopes_and_sums(bf16* dx, float* parts, const bf16* dy, const bf16* x, const float* bias,
                     std::int64_t rows, std::int64_t each, int cols, Stamp* stamp) {
-    __shared__ float sums[kWarps][256];
+    __shared__ float sums[kActivationBackwardWarps][256];
     wait_for_previous();
     stamp_begin(stamp);
     let_next_start();
@@ -170,24 +172,24 @@ __global__ void __launch_bounds__(kThreads, kHeld)
         const auto bring = [&](std::int64_t row) {
 #pragma unroll
             for (int j = 0; j < kRows; ++j) {
-                const std::int64_t at = (row + j * kWarps) * cols + col;
-                if (row + j * kWarps >= last) continue;
+                const std::int64_t at = (row + j * kActivationBackwardWarps) * cols + col;
+                if (row + j * kActivationBackwardWarps >= last) continue;
                 next_x[j] = *reinterpret_cast<const uint4*>(x + at);
                 next_d[j] = *reinterpret_cast<const uint4*>(dy + at);
             }
         };
         bring(first + warp);
-        for (std::int64_t row = first + warp; row < last; row += kRows * kWarps) {
+        for (std::int64_t row = first + warp; row < last; row += kRows * kActivationBackwardWarps) {
             uint4 raw_x[kRows], raw_d[kRows];
 #pragma unroll
             for (int j = 0; j < kRows; ++j) {
                 raw_x[j] = next_x[j];
                 raw_d[j] = next_d[j];
             }
-            bring(row + kRows * kWarps);
+            bring(row + kRows * kActivationBackwardWarps);
 #pragma unroll
             for (int j = 0; j < kRows; ++j) {
-                if (row + j * kWarps >= last) continue;
+                if (row + j * kActivationBackwardWarps >= last) continue;
                 float v[8], d[8];
                 unpack8(raw_x[j], v);
                 unpack8(raw_d[j], d);
@@ -196,7 +198,8 @@ __global__ void __launch_bounds__(kThreads, kHeld)
                     d[i] *= slope_of<kind>(__fadd_rn(v[i], add[i])).slope;
                 }
                 const uint4 rounded = pack8(d);
-                *reinterpret_cast<uint4*>(dx + (row + j * kWarps) * cols + col) = rounded;
+                *reinterpret_cast<uint4*>(dx + (row + j * kActivationBackwardWarps) * cols + col) =
+                    rounded;
                 unpack8(rounded, d);
 #pragma unroll
                 for (int i = 0; i < 8; ++i) sum[i] += d[i];
@@ -210,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, kHeld)
     if (first_col + mine < cols) {
         float total = 0;
 #pragma unroll
-        for (int w = 0; w < kWarps; ++w) total += sums[w][mine];
+        for (int w = 0; w < kActivationBackwardWarps; ++w) total += sums[w][mine];
         parts[std::int64_t{blockIdx.y} * cols + first_col + mine] = total;
     }
 }
@@ -241,7 +244,7 @@ void run(const Context& ctx, Tensor dx, Tensor dy, Tensor x, Tensor bias, Activa
     for (const Tensor& t : {dx, dy, x}) {
         wide = wide && in_eights(t.data, kGated || bias ? cols : count);
     }
-    const std::int64_t each = kThreads * (wide ? 8 : 1);
+    const std::int64_t each = kActivationBackwardThreads * (wide ? 8 : 1);
     const auto blocks = [&](std::int64_t work) {
         return static_cast<unsigned>((work + each - 1) / each);
     };
@@ -249,7 +252,7 @@ void run(const Context& ctx, Tensor dx, Tensor dy, Tensor x, Tensor bias, Activa
         kGated ? dim3(static_cast<unsigned>(rows), blocks(cols)) : dim3(blocks(count));
     with_activation(kind, [&](auto k) {
         constexpr Activation kKind = decltype(k)::value;
-        launch(ctx, grid, dim3(kThreads), 0,
+        launch(ctx, grid, dim3(kActivationBackwardThreads), 0,
                wide ? slopes<kKind, kGated, 8> : slopes<kKind, kGated, 1>,
                static_cast<bf16*>(dx.data), static_cast<const bf16*>(dy.data),
                static_cast<const bf16*>(x.data), static_cast<const float*>(bias.data), count,
@@ -312,7 +315,7 @@ void activation_backward(const Context& ctx, Tensor dx, Tensor dbias, Tensor dy,
     auto* sums = reinterpret_cast<float*>(ctx.scratch.data());
     const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(parts));
     with_activation(kind, [&](auto k) {
-        launch(ctx, grid, dim3(kThreads), 0, slopes_and_sums<decltype(k)::value>,
+        launch(ctx, grid, dim3(kActivationBackwardThreads), 0, slopes_and_sums<decltype(k)::value>,
                static_cast<bf16*>(dx.data), sums, static_cast<const bf16*>(dy.data),
                static_cast<const bf16*>(x.data), static_cast<const float*>(bias.data), rows, each,
                static_cast<int>(cols), stamp);
@@ -346,7 +349,8 @@ void activation_train(const Context& ctx, Tensor out, Tensor x, Tensor bias, Act
          0});
     // A row in equal parts: blocks as large as that leaves no thread idle.
     const std::int64_t deep = gated ? kDeep<true> : kDeep<false>, eights = cols / 8;
-    const std::int64_t parts = (eights + kThreads - 1) / kThreads;
+    const std::int64_t parts =
+        (eights + kActivationBackwardThreads - 1) / kActivationBackwardThreads;
     const std::int64_t threads = ((eights + parts - 1) / parts + 31) / 32 * 32;
     const dim3 grid(static_cast<unsigned>((rows + deep - 1) / deep), static_cast<unsigned>(parts));
     with_activation(kind, [&](auto k) {

@@ -5,10 +5,10 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kCheckThreads = 256;
 
 // A block has a row. `first` is the packed place of row 0 with infinities alone.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kCheckThreads)
     check_rows(unsigned long long* found, const float* x, std::int64_t cols,
                unsigned long long first, Stamp* stamp) {
     wait_for_previous();
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
     let_next_start();
     const float* row = x + static_cast<std::int64_t>(blockIdx.x) * cols;
     unsigned most = 0;  // of the magnitudes as integers: infinity and NaN are the largest
-    for (std::int64_t i = threadIdx.x; i < cols; i += kThreads) {
+    for (std::int64_t i = threadIdx.x; i < cols; i += kCheckThreads) {
         most = max(most, __float_as_uint(row[i]) & 0x7fffffffu);
     }
     const bool bad = __syncthreads_or(most >= 0x7f800000u) != 0;
@@ -41,7 +41,7 @@ void check_finite(const Context& ctx, std::uint64_t* found, Tensor x, int stage,
     if (x.rows() == 0) return;
     Stamp* stamp = account(ctx, OpKind::check, "check", {1, x.bytes(), 0, 0, 0});
     static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t));
-    launch(ctx, dim3(static_cast<unsigned>(x.rows())), dim3(kThreads), 0, check_rows,
+    launch(ctx, dim3(static_cast<unsigned>(x.rows())), dim3(kCheckThreads), 0, check_rows,
            reinterpret_cast<unsigned long long*>(found), x.f32(), x.cols(),
            ops::NotFinite{stage, first_row, false}.packed(), stamp);
 }

@@ -8,7 +8,7 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 2 * kBlockPlaces;  // a pass has a block and the one before it
+constexpr int kDenoiseBlockThreads = 2 * kBlockPlaces;  // a pass has a block and the one before it
 
 // Places that a pass asks for. One that only commits a block asks for the first at most.
 __device__ __forceinline__ std::uint64_t asked_places(const BlockState& state,
@@ -18,7 +18,7 @@ __device__ __forceinline__ std::uint64_t asked_places(const BlockState& state,
     return rows.commits ? all & 1 : all;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kDenoiseBlockThreads)
     rows_kernel(const BlockState* from, const BlockRows rows, Stamp* stamp) {
     wait_for_previous();
     let_next_start();
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kBlockPlaces)
 }  // namespace
 
 void block_rows(const Context& ctx, const BlockState* state, const BlockRows& rows) {
-    MR_CHECK((rows.text || rows.count <= kThreads) && rows.asked <= kBlockPlaces,
+    MR_CHECK((rows.text || rows.count <= kDenoiseBlockThreads) && rows.asked <= kBlockPlaces,
              "a pass has two blocks at most, or a text that is there");
     const int written = rows.text ? rows.asked : 3 * rows.count;  // numbers of 4 bytes
     Stamp* stamp = account(ctx, OpKind::sample, "block rows",
@@ -162,7 +162,7 @@ void block_rows(const Context& ctx, const BlockState* state, const BlockRows& ro
                             static_cast<std::uint64_t>(written) * 4 +
                                 static_cast<std::uint64_t>(rows.asked) * sizeof(GuessRow),
                             0, 0});
-    launch(ctx, dim3(1), dim3(kThreads), 0, rows_kernel, state, rows, stamp);
+    launch(ctx, dim3(1), dim3(kDenoiseBlockThreads), 0, rows_kernel, state, rows, stamp);
 }
 
 void block_choose(const Context& ctx, BlockState* state, const BlockRows& rows,

@@ -5,7 +5,7 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kEmbeddingThreads = 256;
 
 struct Table {
     const unsigned char* data;
@@ -70,14 +70,14 @@ __device__ __forceinline__ float table_at(const Table& t, int row, int col) {
 
 // Block (token, part of the row): a thread has four columns, or one where dim is odd.
 template <bool kFours>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kEmbeddingThreads)
     embed(float* out, Table table, Table positions, const std::int32_t* ids,
           const std::int32_t* at_positions, Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
     constexpr int kEach = kFours ? 4 : 1;
-    const int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kEach;
+    const int col = static_cast<int>(blockIdx.y * kEmbeddingThreads + threadIdx.x) * kEach;
     if (col >= table.dim) return;
     const auto token = static_cast<std::size_t>(blockIdx.x);
     const int id = ids[token];
@@ -107,13 +107,13 @@ __global__ void __launch_bounds__(kThreads)
 
 // Rows as `units` units of bytes: what they mean does not matter, but that ones are NaN.
 template <typename Unit>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kEmbeddingThreads)
     gather(Unit* out, const Unit* x, const std::int32_t* rows, int x_rows, int units,
            Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
-    const int unit = static_cast<int>(blockIdx.y * kThreads + threadIdx.x);
+    const int unit = static_cast<int>(blockIdx.y * kEmbeddingThreads + threadIdx.x);
     if (unit >= units) return;
     const int row = rows[blockIdx.x];
     Unit value;
@@ -150,7 +150,7 @@ void check_table(Tensor t, std::int64_t dim) {
 }
 
 unsigned blocks_for(std::int64_t work) {
-    return static_cast<unsigned>((work + kThreads - 1) / kThreads);
+    return static_cast<unsigned>((work + kEmbeddingThreads - 1) / kEmbeddingThreads);
 }
 
 }  // namespace
@@ -178,7 +178,7 @@ void embedding(const Context& ctx, Tensor out, Tensor table, Tensor positions_ta
     MR_CHECK(fours || !positions_table || !is_quantised(positions_table.dtype),
              "a quantised table is aligned to 16 bytes");
     const dim3 grid(static_cast<unsigned>(tokens), blocks_for(fours ? dim / 4 : dim));
-    launch(ctx, grid, dim3(kThreads), 0, fours ? embed<true> : embed<false>, out.f32(),
+    launch(ctx, grid, dim3(kEmbeddingThreads), 0, fours ? embed<true> : embed<false>, out.f32(),
            table_of(table), table_of(positions_table), batch.ids, batch.positions, stamp);
 }
 
@@ -196,9 +196,9 @@ void gather_rows(const Context& ctx, Tensor out, Tensor x, const std::int32_t* r
     const auto start = [&](auto unit) {
         using Unit = decltype(unit);
         const auto units = static_cast<std::int64_t>(bytes / sizeof(Unit));
-        launch(ctx, dim3(static_cast<unsigned>(count), blocks_for(units)), dim3(kThreads), 0,
-               gather<Unit>, static_cast<Unit*>(out.data), static_cast<const Unit*>(x.data), rows,
-               static_cast<int>(x.rows()), static_cast<int>(units), stamp);
+        launch(ctx, dim3(static_cast<unsigned>(count), blocks_for(units)), dim3(kEmbeddingThreads),
+               0, gather<Unit>, static_cast<Unit*>(out.data), static_cast<const Unit*>(x.data),
+               rows, static_cast<int>(x.rows()), static_cast<int>(units), stamp);
     };
     const auto low = reinterpret_cast<std::uintptr_t>(out.data) |
                      reinterpret_cast<std::uintptr_t>(x.data) | bytes;

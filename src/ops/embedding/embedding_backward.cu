@@ -16,10 +16,10 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kDigits = 256;
-constexpr int kChunk = 1024;  // tokens that a block sorts
-constexpr int kPiece = 64;    // sorted tokens that a block adds
-constexpr int kThreads = 256;
-constexpr int kBatch = 8;  // rows in flight
+constexpr int kEmbeddingBackwardChunk = 1024;  // tokens that a block sorts
+constexpr int kPiece = 64;                     // sorted tokens that a block adds
+constexpr int kEmbeddingBackwardThreads = 256;
+constexpr int kEmbeddingBackwardBatch = 8;  // rows in flight
 
 struct Sorted {
     std::int32_t* id;
@@ -35,12 +35,12 @@ __device__ __forceinline__ std::int32_t kept_id(std::int32_t id, int rows) {
 __global__ void __launch_bounds__(kDigits)
     count_digits(int* counts, const std::int32_t* ids, int tokens, int rows, int shift,
                  Stamp* stamp) {
-    __shared__ unsigned char digits[kChunk];
+    __shared__ unsigned char digits[kEmbeddingBackwardChunk];
     wait_for_previous();
     stamp_begin(stamp);
     let_next_start();
-    const int first = static_cast<int>(blockIdx.x) * kChunk;
-    const int count = min(kChunk, tokens - first);
+    const int first = static_cast<int>(blockIdx.x) * kEmbeddingBackwardChunk;
+    const int count = min(kEmbeddingBackwardChunk, tokens - first);
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kDigits) {
         digits[i] = static_cast<unsigned char>(kept_id(ids[first + i], rows) >> shift);
     }
@@ -73,11 +73,11 @@ __global__ void __launch_bounds__(kDigits) place_digits(int* counts, int blocks)
 __global__ void __launch_bounds__(kDigits)
     put_digits(Sorted to, const int* places, const std::int32_t* ids, const std::int32_t* tokens_in,
                int tokens, int rows, int shift) {
-    __shared__ std::int32_t chunk_id[kChunk], chunk_token[kChunk];
+    __shared__ std::int32_t chunk_id[kEmbeddingBackwardChunk], chunk_token[kEmbeddingBackwardChunk];
     wait_for_previous();
     let_next_start();
-    const int first = static_cast<int>(blockIdx.x) * kChunk;
-    const int count = min(kChunk, tokens - first);
+    const int first = static_cast<int>(blockIdx.x) * kEmbeddingBackwardChunk;
+    const int count = min(kEmbeddingBackwardChunk, tokens - first);
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kDigits) {
         chunk_id[i] = kept_id(ids[first + i], rows);
         chunk_token[i] = tokens_in ? tokens_in[first + i] : first + i;
@@ -119,7 +119,7 @@ __device__ __forceinline__ void add_some(float* p, const float (&v)[kWidth]) {
 
 // Block (piece, columns). parts [pieces, 2, dim]: head, tail.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kEmbeddingBackwardThreads)
     add_pieces(float* dtable, float* parts, const float* dx, Sorted sorted, int tokens, int rows,
                int dim) {
     __shared__ std::int32_t id[kPiece], token[kPiece];
@@ -127,28 +127,28 @@ __global__ void __launch_bounds__(kThreads)
     let_next_start();
     const int first = static_cast<int>(blockIdx.x) * kPiece;
     const int count = min(kPiece, tokens - first);
-    for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += kEmbeddingBackwardThreads) {
         id[i] = sorted.id[first + i];
         token[i] = sorted.token[first + i];
     }
     __syncthreads();
-    const int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kWidth;
+    const int col = static_cast<int>(blockIdx.y * kEmbeddingBackwardThreads + threadIdx.x) * kWidth;
     if (col >= dim) return;
     const int before = first > 0 ? sorted.id[first - 1] : -1;
     const int after = first + count < tokens ? sorted.id[first + count] : -1;
     float* head = parts + static_cast<std::size_t>(blockIdx.x) * 2 * static_cast<std::size_t>(dim);
     float sum[kWidth] = {};
-    for (int base = 0; base < count; base += kBatch) {
-        float v[kBatch][kWidth];
+    for (int base = 0; base < count; base += kEmbeddingBackwardBatch) {
+        float v[kEmbeddingBackwardBatch][kWidth];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
+        for (int j = 0; j < kEmbeddingBackwardBatch; ++j) {
             if (base + j < count && id[base + j] < rows) {
                 load_some<kWidth>(dx + static_cast<std::int64_t>(token[base + j]) * dim + col,
                                   v[j]);
             }
         }
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) {
+        for (int j = 0; j < kEmbeddingBackwardBatch; ++j) {
             const int i = base + j;
             if (i >= count || id[i] >= rows) continue;
 #pragma unroll
@@ -170,14 +170,14 @@ __global__ void __launch_bounds__(kThreads)
 
 // Block (piece, columns): the row that begins in the piece and goes on.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kEmbeddingBackwardThreads)
     add_between(float* dtable, const float* parts, Sorted sorted, int tokens, int rows, int dim,
                 Stamp* stamp) {
     wait_for_previous();
     let_next_start();
     const int first = static_cast<int>(blockIdx.x) * kPiece;
     const int next = first + kPiece;
-    const int col = static_cast<int>(blockIdx.y * kThreads + threadIdx.x) * kWidth;
+    const int col = static_cast<int>(blockIdx.y * kEmbeddingBackwardThreads + threadIdx.x) * kWidth;
     if (next < tokens && col < dim) {
         const int id = sorted.id[next - 1];
         const bool begins = first == 0 || sorted.id[first - 1] != id;
@@ -199,21 +199,21 @@ __global__ void __launch_bounds__(kThreads)
     stamp_end(stamp);
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kEmbeddingBackwardThreads)
     add_positions(float* dtable, const float* dx, std::int64_t count, int sequences, Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
-    const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+    const std::int64_t i = std::int64_t{blockIdx.x} * kEmbeddingBackwardThreads + threadIdx.x;
     if (i >= count) return;
     float sum = 0;
     int s = 0;
-    for (; s + kBatch <= sequences; s += kBatch) {
-        float v[kBatch];
+    for (; s + kEmbeddingBackwardBatch <= sequences; s += kEmbeddingBackwardBatch) {
+        float v[kEmbeddingBackwardBatch];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) v[j] = dx[(s + j) * count + i];
+        for (int j = 0; j < kEmbeddingBackwardBatch; ++j) v[j] = dx[(s + j) * count + i];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) sum += v[j];
+        for (int j = 0; j < kEmbeddingBackwardBatch; ++j) sum += v[j];
     }
     for (; s < sequences; ++s) sum += dx[s * count + i];
     dtable[i] += sum;
@@ -228,8 +228,8 @@ struct Plan {
     std::size_t list, counts, parts;  // bytes; there are four lists
     Plan(std::int64_t tokens, std::int64_t dim)
         : list(DeviceArena::padded(static_cast<std::size_t>(tokens) * 4)),
-          counts(DeviceArena::padded(static_cast<std::size_t>(pieces_of(tokens, kChunk)) * kDigits *
-                                     4)),
+          counts(DeviceArena::padded(
+              static_cast<std::size_t>(pieces_of(tokens, kEmbeddingBackwardChunk)) * kDigits * 4)),
           parts(static_cast<std::size_t>(pieces_of(tokens, kPiece)) * 2 *
                 static_cast<std::size_t>(dim) * 4) {}
     std::size_t total() const { return 4 * list + counts + parts; }
@@ -272,7 +272,7 @@ void embedding_backward(const Context& ctx, Tensor dtable, Tensor dx, const std:
     auto* counts = reinterpret_cast<int*>(take(plan.counts));
     auto* parts = reinterpret_cast<float*>(take(plan.parts));
 
-    const int blocks = pieces_of(tokens, kChunk);
+    const int blocks = pieces_of(tokens, kEmbeddingBackwardChunk);
     const dim3 chunks(static_cast<unsigned>(blocks));
     const std::int32_t* from_id = ids;
     const std::int32_t* from_token = nullptr;
@@ -289,13 +289,13 @@ void embedding_backward(const Context& ctx, Tensor dtable, Tensor dx, const std:
     const Sorted sorted = lists[into ^ 1];
 
     const bool fours = in_fours(dtable.data, dim) && in_fours(dx.data, dim);
-    const int each = kThreads * (fours ? 4 : 1);
+    const int each = kEmbeddingBackwardThreads * (fours ? 4 : 1);
     const dim3 grid(static_cast<unsigned>(pieces_of(tokens, kPiece)),
                     static_cast<unsigned>((dim + each - 1) / each));
-    launch(ctx, grid, dim3(kThreads), 0, fours ? add_pieces<4> : add_pieces<1>, dtable.f32(), parts,
-           dx.f32(), sorted, tokens, rows, dim);
-    launch(ctx, grid, dim3(kThreads), 0, fours ? add_between<4> : add_between<1>, dtable.f32(),
-           parts, sorted, tokens, rows, dim, stamp);
+    launch(ctx, grid, dim3(kEmbeddingBackwardThreads), 0, fours ? add_pieces<4> : add_pieces<1>,
+           dtable.f32(), parts, dx.f32(), sorted, tokens, rows, dim);
+    launch(ctx, grid, dim3(kEmbeddingBackwardThreads), 0, fours ? add_between<4> : add_between<1>,
+           dtable.f32(), parts, sorted, tokens, rows, dim, stamp);
 }
 
 void positions_backward(const Context& ctx, Tensor dtable, Tensor dx, std::int64_t seq) {
@@ -310,8 +310,11 @@ void positions_backward(const Context& ctx, Tensor dtable, Tensor dx, std::int64
         ctx, OpKind::embedding, "positions backward",
         {1, dx.bytes() + static_cast<std::uint64_t>(count) * 4,
          static_cast<std::uint64_t>(count) * 4, static_cast<std::uint64_t>(dx.shape.count()), 0});
-    launch(ctx, dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)), dim3(kThreads), 0,
-           add_positions, dtable.f32(), dx.f32(), count, static_cast<int>(dx.dim(0) / seq), stamp);
+    launch(ctx,
+           dim3(static_cast<unsigned>((count + kEmbeddingBackwardThreads - 1) /
+                                      kEmbeddingBackwardThreads)),
+           dim3(kEmbeddingBackwardThreads), 0, add_positions, dtable.f32(), dx.f32(), count,
+           static_cast<int>(dx.dim(0) / seq), stamp);
 }
 
 }  // namespace mr::cuda

@@ -15,11 +15,11 @@ bool aligned(const void* at, std::size_t bytes = cublaslt::kAlign) {
 
 // The library's kernels write no stamps. With a
 // timeline, these two kernels stamp before and after.
-__global__ void stamp_begin(Stamp* stamp) {
+__global__ void stamp_product_begin(Stamp* stamp) {
     wait_for_previous();
     stamp->begin = device_clock();
 }
-__global__ void stamp_end(Stamp* stamp) {
+__global__ void stamp_product_end(Stamp* stamp) {
     wait_for_previous();
     stamp->end = device_clock();
 }
@@ -115,10 +115,10 @@ void run_library(const Context& ctx, const GemmShape& shape, const cublaslt::Alg
         });
         bias_data = to;
     }
-    if (stamp) launch(ctx, dim3(1), dim3(1), 0, stamp_begin, stamp);
+    if (stamp) launch(ctx, dim3(1), dim3(1), 0, stamp_product_begin, stamp);
     cublaslt::matmul(ctx, key, algorithm, x.dim(0), out.data, x.data, w.data, bias_data,
                      residual.data, ctx.scratch.first(parts.workspace));
-    if (stamp) launch(ctx, dim3(1), dim3(1), 0, stamp_end, stamp);
+    if (stamp) launch(ctx, dim3(1), dim3(1), 0, stamp_product_end, stamp);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kWarps = 8;           // per block
-constexpr int kRecordsPerWarp = 4;  // with their loads in flight together
+constexpr int kGemmDequantizeWarps = 8;  // per block
+constexpr int kRecordsPerWarp = 4;       // with their loads in flight together
 
 // `count` adjacent values, stored as one
 // or two words of 16 bytes (or one of 8).
@@ -87,7 +87,7 @@ __device__ __forceinline__ void write_record(T* out, int n, int k, int row, int 
 }
 
 template <DType type, typename T>
-__global__ void __launch_bounds__(kWarps * 32)
+__global__ void __launch_bounds__(kGemmDequantizeWarps * 32)
     dequantize_tiles(T* __restrict__ out,              // [n, k]
                      const std::byte* __restrict__ w,  // records [tiles][granules]
                      int n, int k, int granules, std::int64_t records, Stamp* stamp) {
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     const StageClock clock(stamp);
     const int lane = threadIdx.x % 32, row_in_tile = lane / 4;
     const std::int64_t first =
-        (std::int64_t{blockIdx.x} * kWarps + threadIdx.x / 32) * kRecordsPerWarp;
+        (std::int64_t{blockIdx.x} * kGemmDequantizeWarps + threadIdx.x / 32) * kRecordsPerWarp;
     uint4 quants[kRecordsPerWarp];
     float scales[kRecordsPerWarp][kBlocks];
 #pragma unroll
@@ -133,14 +133,15 @@ void gemm_dequantize(const Context& ctx, Tensor to, Tensor w, OpKind kind) {
     const std::int64_t records = (n + ops::kTileRows - 1) / ops::kTileRows * granules;
     Stamp* stamp =
         account(ctx, kind, "dequantize", {1, ops::tile_bytes(w.dtype, n, k), to.bytes(), 0, 0});
-    constexpr std::int64_t kRecordsPerBlock = kWarps * kRecordsPerWarp;
+    constexpr std::int64_t kRecordsPerBlock = kGemmDequantizeWarps * kRecordsPerWarp;
     const auto blocks = static_cast<unsigned>((records + kRecordsPerBlock - 1) / kRecordsPerBlock);
     with_float_type(to.dtype, [&](auto example) {
         using T = decltype(example);
         const auto run = [&](auto kernel) {
-            launch(ctx, dim3(blocks), dim3(kWarps * 32), 0, kernel, static_cast<T*>(to.data),
-                   static_cast<const std::byte*>(w.data), static_cast<int>(n), static_cast<int>(k),
-                   static_cast<int>(granules), records, stamp);
+            launch(ctx, dim3(blocks), dim3(kGemmDequantizeWarps * 32), 0, kernel,
+                   static_cast<T*>(to.data), static_cast<const std::byte*>(w.data),
+                   static_cast<int>(n), static_cast<int>(k), static_cast<int>(granules), records,
+                   stamp);
         };
         if (w.dtype == DType::q8_0x8) {
             run(dequantize_tiles<DType::q8_0x8, T>);

@@ -8,8 +8,8 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
+constexpr int kLinearTrainThreads = 256;
+constexpr int kLinearTrainWarps = kLinearTrainThreads / 32;
 constexpr int kBatch = 4;  // loads in flight
 
 // The library's kernels write no stamps. With a
@@ -23,20 +23,21 @@ __global__ void stamp_after(Stamp* stamp) {
     stamp_end(stamp);
 }
 
-__global__ void __launch_bounds__(kThreads) round_bias(bf16* to, const float* bias, int n) {
+__global__ void __launch_bounds__(kLinearTrainThreads)
+    round_train_bias(bf16* to, const float* bias, int n) {
     wait_for_previous();
     let_next_start();
-    const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+    const int i = static_cast<int>(blockIdx.x * kLinearTrainThreads + threadIdx.x);
     if (i < n) to[i] = from_f32<bf16>(bias[i]);
 }
 
 // Block (columns, part) sums rows part * each .. of dy; a warp takes every 8th of these rows and 32
 // times kWidth columns.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLinearTrainThreads)
     column_sums(float* parts, const bf16* dy, std::int64_t rows, std::int64_t each, int n,
                 std::int64_t stride, Stamp* stamp) {
-    __shared__ float sums[kWarps][32 * kWidth];
+    __shared__ float sums[kLinearTrainWarps][32 * kWidth];
     wait_for_previous();
     stamp_begin(stamp);
     let_next_start();
@@ -47,17 +48,17 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t last = min(rows, first + each);
     float sum[kWidth] = {};
     if (col < n) {  // kWidth 8: n is a multiple of 8
-        for (std::int64_t row = first + warp; row < last; row += kBatch * kWarps) {
+        for (std::int64_t row = first + warp; row < last; row += kBatch * kLinearTrainWarps) {
             float v[kBatch][kWidth];
 #pragma unroll
             for (int j = 0; j < kBatch; ++j) {
-                if (row + j * kWarps < last) {
-                    load_wide<kWidth>(dy + (row + j * kWarps) * stride + col, v[j]);
+                if (row + j * kLinearTrainWarps < last) {
+                    load_wide<kWidth>(dy + (row + j * kLinearTrainWarps) * stride + col, v[j]);
                 }
             }
 #pragma unroll
             for (int j = 0; j < kBatch; ++j) {
-                if (row + j * kWarps >= last) break;
+                if (row + j * kLinearTrainWarps >= last) break;
 #pragma unroll
                 for (int i = 0; i < kWidth; ++i) sum[i] += v[j][i];
             }
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
     if (mine < 32 * kWidth && first_col + mine < n) {
         float total = 0;
 #pragma unroll
-        for (int w = 0; w < kWarps; ++w) total += sums[w][mine];
+        for (int w = 0; w < kLinearTrainWarps; ++w) total += sums[w][mine];
         parts[std::int64_t{blockIdx.y} * n + first_col + mine] = total;
     }
 }
@@ -138,8 +139,10 @@ void linear_forward(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor b
     const void* bias_data = bias.data;
     if (bias && out.dtype == DType::bf16) {
         auto* to = reinterpret_cast<bf16*>(beyond(ctx));
-        launch(ctx, dim3(static_cast<unsigned>((n + kThreads - 1) / kThreads)), dim3(kThreads), 0,
-               round_bias, to, static_cast<const float*>(bias.data), static_cast<int>(n));
+        launch(ctx,
+               dim3(static_cast<unsigned>((n + kLinearTrainThreads - 1) / kLinearTrainThreads)),
+               dim3(kLinearTrainThreads), 0, round_train_bias, to,
+               static_cast<const float*>(bias.data), static_cast<int>(n));
         bias_data = to;
     }
     multiply(ctx,
@@ -232,7 +235,7 @@ void bias_gradient(const Context& ctx, Tensor dbias, Tensor dy) {
     const std::int64_t each = (rows + parts - 1) / parts;
     auto* sums = reinterpret_cast<float*>(beyond(ctx));
     const dim3 grid(static_cast<unsigned>((n + width - 1) / width), static_cast<unsigned>(parts));
-    launch(ctx, grid, dim3(kThreads), 0, wide ? column_sums<8> : column_sums<1>, sums,
+    launch(ctx, grid, dim3(kLinearTrainThreads), 0, wide ? column_sums<8> : column_sums<1>, sums,
            static_cast<const bf16*>(dy.data), rows, each, static_cast<int>(n), stride, stamp);
     add_parts(ctx, dbias.f32(), sums, parts, n, n, stamp);
 }

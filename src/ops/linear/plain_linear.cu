@@ -8,7 +8,7 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kPlainLinearWarps = 4;
 constexpr int kTogether = 4;  // tokens that share one read of the weights
 
 // A row of f32, f16 or bf16. value(c) is column c, four(c) columns c .. c + 3.
@@ -65,7 +65,8 @@ __global__ void plain_kernel(float* out32, T* out, const T* x, const void* w, co
     let_next_start();
     const StageClock clock(stamp);
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int row = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+    const int row =
+        static_cast<int>(blockIdx.x) * kPlainLinearWarps + static_cast<int>(threadIdx.x) / 32;
     if (row >= n) return;
     const Row wr(w, row, k);
     constexpr int kStep = Row::kStep;
@@ -117,8 +118,10 @@ void linear_plain(const Context& ctx, Tensor out, Tensor x, Tensor w, Tensor bia
     with_float_type(x.dtype, [&](auto type) {
         using T = decltype(type);
         const auto go = [&](auto* kernel) {
-            launch(ctx, dim3(static_cast<unsigned>((n + kWarps - 1) / kWarps)), dim3(32 * kWarps),
-                   0, kernel, out.dtype == DType::f32 ? static_cast<float*>(out.data) : nullptr,
+            launch(ctx,
+                   dim3(static_cast<unsigned>((n + kPlainLinearWarps - 1) / kPlainLinearWarps)),
+                   dim3(32 * kPlainLinearWarps), 0, kernel,
+                   out.dtype == DType::f32 ? static_cast<float*>(out.data) : nullptr,
                    static_cast<T*>(out.data), static_cast<const T*>(x.data), w.data,
                    static_cast<const float*>(bias.data), rows, n, k, add, stamp);
         };

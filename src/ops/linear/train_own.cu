@@ -5,9 +5,9 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kTile = 64;      // rows and columns per block
-constexpr int kDepth = 16;     // depth of the sum per step
-constexpr int kThreads = 256;  // 16 x 16, each 4 rows by 4 columns
+constexpr int kTile = 64;              // rows and columns per block
+constexpr int kDepth = 16;             // depth of the sum per step
+constexpr int kTrainOwnThreads = 256;  // 16 x 16, each 4 rows by 4 columns
 
 // Element (i, depth) of a matrix [many, sum], which may be stored transposed; 0 outside of it.
 __device__ __forceinline__ float element(const bf16* m, std::int64_t stride, bool transposed,
@@ -18,7 +18,7 @@ __device__ __forceinline__ float element(const bf16* m, std::int64_t stride, boo
 }
 
 template <typename Out>
-__global__ void __launch_bounds__(kThreads) multiply(const TrainProduct p, Stamp* stamp) {
+__global__ void __launch_bounds__(kTrainOwnThreads) multiply(const TrainProduct p, Stamp* stamp) {
     // [depth][row or column]; the padding spreads the stores of a warp over the banks
     __shared__ float as[kDepth][kTile + 1], bs[kDepth][kTile + 1];
     wait_for_previous();
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(kThreads) multiply(const TrainProduct p, Stamp
     float sums[4][4] = {};
     for (std::int64_t k = 0; k < p.sum; k += kDepth) {
 #pragma unroll
-        for (int i = 0; i < kTile * kDepth / kThreads; ++i) {
-            const int at = i * kThreads + thread;
+        for (int i = 0; i < kTile * kDepth / kTrainOwnThreads; ++i) {
+            const int at = i * kTrainOwnThreads + thread;
             // Neighbouring threads read neighbouring elements, transposed or not. If b is
             // transposed, it is stored as [cols, sum].
             const int a_row = p.a_transposed ? at % kTile : at / kDepth;
@@ -81,7 +81,7 @@ void own_product(const Context& ctx, const TrainProduct& p, Stamp* stamp) {
     const dim3 grid(static_cast<unsigned>((p.cols + kTile - 1) / kTile),
                     static_cast<unsigned>((p.rows + kTile - 1) / kTile));
     MR_CHECK(grid.y <= 65535, "the plain product has at most 4 million rows");
-    launch(ctx, grid, dim3(kThreads), 0,
+    launch(ctx, grid, dim3(kTrainOwnThreads), 0,
            p.out_type == DType::f32 ? multiply<float> : multiply<bf16>, p, stamp);
 }
 

@@ -4,30 +4,30 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
-constexpr int kBatch = 4;  // loads in flight
+constexpr int kLossThreads = 512;
+constexpr int kLossWarps = kLossThreads / 32;
+constexpr int kLossBatch = 4;  // loads in flight
 
-// Calls f(x[i]) for this thread's columns, i = thread, thread + kThreads, ...
+// Calls f(x[i]) for this thread's columns, i = thread, thread + kLossThreads, ...
 template <typename F>
 __device__ __forceinline__ void for_each_of_row(const float* x, int n, F&& f) {
     int i = static_cast<int>(threadIdx.x);
-    for (; i + (kBatch - 1) * kThreads < n; i += kBatch * kThreads) {
-        float v[kBatch];
+    for (; i + (kLossBatch - 1) * kLossThreads < n; i += kLossBatch * kLossThreads) {
+        float v[kLossBatch];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) v[j] = x[i + j * kThreads];
+        for (int j = 0; j < kLossBatch; ++j) v[j] = x[i + j * kLossThreads];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) f(v[j]);
+        for (int j = 0; j < kLossBatch; ++j) f(v[j]);
     }
-    for (; i < n; i += kThreads) f(x[i]);
+    for (; i < n; i += kLossThreads) f(x[i]);
 }
 
 // A block has a row, twice: its greatest element, then the sum.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLossThreads)
     row_nll(double* nll, const float* logits, const std::int32_t* targets, int vocab,
             Stamp* stamp) {
-    __shared__ float tops[kWarps];
-    __shared__ double sums[kWarps];
+    __shared__ float tops[kLossWarps];
+    __shared__ double sums[kLossWarps];
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
     top = warp_max(top);
     if (lane == 0) tops[warp] = top;
     nan = __syncthreads_or(nan) != 0;
-    top = warp_max(tops[lane % kWarps]);
+    top = warp_max(tops[lane % kLossWarps]);
 
     // e^ in f32 as on the CPU, the sum in f64: per thread, then a tree.
     double sum = 0;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x != 0) return;
     double total = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) total += sums[w];
+    for (int w = 0; w < kLossWarps; ++w) total += sums[w];
     const int target = targets[blockIdx.x];
     // Infinities have no useful loss either: +inf - +inf, or a row of -inf.
     const bool none = nan || isinf(top) || target < 0 || target >= vocab;
@@ -78,8 +78,8 @@ void cross_entropy(const Context& ctx, double* nll, Tensor logits, const std::in
     Stamp* stamp = account(ctx, OpKind::loss, "cross entropy",
                            {1, logits.bytes() + rows * 4, rows * 8,
                             4 * rows * static_cast<std::uint64_t>(logits.dim(1)), 0});
-    launch(ctx, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, row_nll, nll, logits.f32(),
-           targets, static_cast<int>(logits.dim(1)), stamp);
+    launch(ctx, dim3(static_cast<unsigned>(rows)), dim3(kLossThreads), 0, row_nll, nll,
+           logits.f32(), targets, static_cast<int>(logits.dim(1)), stamp);
 }
 
 }  // namespace mr::cuda

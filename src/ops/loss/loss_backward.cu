@@ -9,11 +9,11 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kWarps = kThreads / 32;
+constexpr int kLossBackwardThreads = 512;
+constexpr int kLossBackwardWarps = kLossBackwardThreads / 32;
 constexpr float kMost = 3.38953139e38f;  // of bf16
 
-struct Args {
+struct LossBackwardArgs {
     float* loss;
     bf16* logits;
     const std::int32_t* targets;
@@ -66,8 +66,8 @@ __device__ __forceinline__ Exponentials exponentials_from(float top) {
 // what they read, or (sm_90) the copy engine brings it, all of it on its way at once.
 enum class Wait { memory, kept, brought };
 
-constexpr int kChunk = 2 * kThreads;  // pieces that come under one barrier
-constexpr int kMostChunks = 16;       // of 16 KB: more than shared memory has
+constexpr int kLossBackwardChunk = 2 * kLossBackwardThreads;  // pieces that come under one barrier
+constexpr int kMostChunks = 16;  // of 16 KB: more than shared memory has
 
 // One column of a piece, if it is there, as -2^126: exp() of it is 0, and where a thread has no
 // other column, so that it is the greatest, it is 1: a power of two times log2(e) is exact, so
@@ -91,11 +91,12 @@ __device__ __forceinline__ void hide(Raw<kWidth>& piece, int column) {
 
 // kMasked: rows have weights, and one column is hidden.
 template <int kWidth, Wait kWait, bool kMasked>
-__global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
+__global__ void __launch_bounds__(kLossBackwardThreads) row_gradient(const LossBackwardArgs a) {
     constexpr bool kBrought = kWait == Wait::brought;
-    constexpr int kBatch = kBrought ? kChunk / kThreads : 4;  // loads in flight
+    constexpr int kBatch =
+        kBrought ? kLossBackwardChunk / kLossBackwardThreads : 4;  // loads in flight
     extern __shared__ __align__(16) unsigned char kept[];
-    __shared__ float tops[kWarps], sums[kWarps];
+    __shared__ float tops[kLossBackwardWarps], sums[kLossBackwardWarps];
     __shared__ std::uint64_t barriers[kBrought ? kMostChunks : 1];
     using Piece = Raw<kWidth>;
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
         return shared_address(barriers) + 8 * static_cast<unsigned>(chunk);
     };
     if (kBrought && thread == 0) {
-        for (int i = 0; i * kChunk < pieces; ++i) barrier_init(barrier(i), 1);
+        for (int i = 0; i * kLossBackwardChunk < pieces; ++i) barrier_init(barrier(i), 1);
         barriers_ready();
     }
     wait_for_previous();
@@ -121,18 +122,19 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
         if (thread == 0) a.loss[row] = 0;
         if (a.gradient) {
             const float zeros[kWidth] = {};
-            for (int i = thread; i < all; i += kThreads) memory[i] = pack<kWidth>(zeros);
+            for (int i = thread; i < all; i += kLossBackwardThreads)
+                memory[i] = pack<kWidth>(zeros);
         }
         return;
     }
     if constexpr (kBrought) {
         if (thread == 0) {
-            for (int i = 0; i * kChunk < pieces; ++i) {
-                const int bytes =
-                    min(kChunk, pieces - i * kChunk) * static_cast<int>(sizeof(Piece));
+            for (int i = 0; i * kLossBackwardChunk < pieces; ++i) {
+                const int bytes = min(kLossBackwardChunk, pieces - i * kLossBackwardChunk) *
+                                  static_cast<int>(sizeof(Piece));
                 barrier_expect(barrier(i), bytes);
-                copy_bulk(shared_address(mine + i * kChunk), memory + i * kChunk, bytes,
-                          barrier(i));
+                copy_bulk(shared_address(mine + i * kLossBackwardChunk),
+                          memory + i * kLossBackwardChunk, bytes, barrier(i));
             }
         }
         __syncthreads();  // the barriers are there
@@ -145,10 +147,10 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
     float top = -kMost, sum = 0;
     bool bad = target >= a.vocab;
     __nv_bfloat162 low = __float2bfloat162_rn(kMost), high = __float2bfloat162_rn(-kMost);
-    for (int first = 0; first < pieces; first += kBatch * kThreads) {
-        if constexpr (kBrought) barrier_wait(barrier(first / kChunk), 0);
+    for (int first = 0; first < pieces; first += kBatch * kLossBackwardThreads) {
+        if constexpr (kBrought) barrier_wait(barrier(first / kLossBackwardChunk), 0);
         Piece piece[kBatch];
-        const auto at = [&](int j) { return first + j * kThreads + thread; };
+        const auto at = [&](int j) { return first + j * kLossBackwardThreads + thread; };
 #pragma unroll
         for (int j = 0; j < kBatch; ++j) {
             if (at(j) < pieces) piece[j] = kBrought ? mine[at(j)] : memory[at(j)];
@@ -213,10 +215,10 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
         sums[warp] = sum;
     }
     bad = __syncthreads_or(bad) != 0;  // every logit was read: the row may be written from here on
-    top = warp_max(tops[lane % kWarps]);
+    top = warp_max(tops[lane % kLossBackwardWarps]);
     sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += sums[w] * fast_exp(tops[w] - top);
+    for (int w = 0; w < kLossBackwardWarps; ++w) sum += sums[w] * fast_exp(tops[w] - top);
     const float nan = __int_as_float(0x7fffffff);
     const float weight = kMasked ? a.weights[row] : 1.0f;
     const float scale = kMasked ? a.scale * weight : a.scale;
@@ -228,7 +230,7 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
 
     const Exponentials exponentials = exponentials_from(top);
     const float factor = bad ? nan : scale / sum * exponentials.fix;
-    for (int p = thread; p < all; p += kThreads) {
+    for (int p = thread; p < all; p += kLossBackwardThreads) {
         float v[kWidth] = {};
         if (p < pieces) {
             unpack<kWidth>(mine[p], v);
@@ -253,7 +255,7 @@ __global__ void __launch_bounds__(kThreads) row_gradient(const Args a) {
 }
 
 template <bool kMasked>
-void start_rows(const Context& ctx, Args args, const Tensor& logits) {
+void start_rows(const Context& ctx, LossBackwardArgs args, const Tensor& logits) {
     const auto rows = static_cast<std::uint64_t>(logits.dim(0));
     // Compare, subtract, exponential, add; again for the gradient: 3 and the subtraction.
     args.stamp =
@@ -266,7 +268,8 @@ void start_rows(const Context& ctx, Args args, const Tensor& logits) {
     const bool fits = row_bytes + 1024 <= this_gpu().shared_per_block;  // beside what is static
     const auto start = [&](auto kernel, std::size_t shared) {
         allow_shared(kernel, shared);
-        launch(ctx, dim3(static_cast<unsigned>(rows)), dim3(kThreads), shared, kernel, args);
+        launch(ctx, dim3(static_cast<unsigned>(rows)), dim3(kLossBackwardThreads), shared, kernel,
+               args);
     };
     if (fits && wide && this_gpu().sm >= 90) {
         start(row_gradient<8, Wait::brought, kMasked>, row_bytes);
@@ -280,8 +283,8 @@ void start_rows(const Context& ctx, Args args, const Tensor& logits) {
     }
 }
 
-Args checked(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
-             const std::int32_t* targets, float scale, bool gradient) {
+LossBackwardArgs checked(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
+                         const std::int32_t* targets, float scale, bool gradient) {
     MR_CHECK(ctx.cuda, "the context has a stream");
     MR_CHECK(logits && logits.dtype == DType::bf16 && logits.shape.rank == 2 && vocab > 0 &&
                  vocab <= logits.dim(1),
@@ -303,14 +306,15 @@ Args checked(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
 
 void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
                             const std::int32_t* targets, float scale, bool gradient) {
-    const Args args = checked(ctx, loss, logits, vocab, targets, scale, gradient);
+    const LossBackwardArgs args = checked(ctx, loss, logits, vocab, targets, scale, gradient);
     if (logits.dim(0) > 0) start_rows<false>(ctx, args, logits);
 }
 
 void masked_cross_entropy(const Context& ctx, float* loss, Tensor logits, std::int64_t vocab,
                           const std::int32_t* targets, const ops::MaskedLoss& of,
                           std::optional<float> scale) {
-    Args args = checked(ctx, loss, logits, vocab, targets, scale.value_or(0), scale.has_value());
+    LossBackwardArgs args =
+        checked(ctx, loss, logits, vocab, targets, scale.value_or(0), scale.has_value());
     MR_CHECK(of.weights && of.mask >= 0 && of.mask < vocab,
              "rows have weights on the device, and the mask lies in the vocabulary");
     args.weights = of.weights;

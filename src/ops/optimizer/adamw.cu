@@ -7,10 +7,10 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kAdamWThreads = 256;
 // Of a sum's first kernel, whatever the GPU: the order of additions is a matter of the count.
 constexpr int kSumBlocks = 1024;
-constexpr int kBatch = 4;  // loads in flight
+constexpr int kAdamWBatch = 4;  // loads in flight
 
 __device__ __forceinline__ double block_sum(double sum, double* shared) {
 #pragma unroll
@@ -19,42 +19,44 @@ __device__ __forceinline__ double block_sum(double sum, double* shared) {
     __syncthreads();
     double total = 0;
 #pragma unroll
-    for (int w = 0; w < kThreads / 32; ++w) total += shared[w];
+    for (int w = 0; w < kAdamWThreads / 32; ++w) total += shared[w];
     return total;
 }
 
-// Block b has elements kThreads * b + thread, and every kThreads * kSumBlocks-th after it.
+// Block b has elements kAdamWThreads * b + thread, and every kAdamWThreads * kSumBlocks-th after
+// it.
 template <typename T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdamWThreads)
     parts_of_sum(double* parts, const T* x, std::int64_t count, Stamp* stamp) {
-    __shared__ double shared[kThreads / 32];
+    __shared__ double shared[kAdamWThreads / 32];
     wait_for_previous();
     stamp_begin(stamp);
     let_next_start();
-    constexpr std::int64_t kStep = std::int64_t{kThreads} * kSumBlocks;
-    std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+    constexpr std::int64_t kStep = std::int64_t{kAdamWThreads} * kSumBlocks;
+    std::int64_t i = std::int64_t{blockIdx.x} * kAdamWThreads + threadIdx.x;
     double sum = 0;
     const auto add = [&](T v) { sum += static_cast<double>(v); };
-    for (; i + (kBatch - 1) * kStep < count; i += kBatch * kStep) {
-        T v[kBatch];
+    for (; i + (kAdamWBatch - 1) * kStep < count; i += kAdamWBatch * kStep) {
+        T v[kAdamWBatch];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) v[j] = x[i + j * kStep];
+        for (int j = 0; j < kAdamWBatch; ++j) v[j] = x[i + j * kStep];
 #pragma unroll
-        for (int j = 0; j < kBatch; ++j) add(v[j]);
+        for (int j = 0; j < kAdamWBatch; ++j) add(v[j]);
     }
     for (; i < count; i += kStep) add(x[i]);
     sum = block_sum(sum, shared);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdamWThreads)
     sum_of_parts(double* to, const double* parts, bool accumulate, Stamp* stamp) {
-    __shared__ double shared[kThreads / 32];
+    __shared__ double shared[kAdamWThreads / 32];
     wait_for_previous();
     let_next_start();
     double sum = 0;
 #pragma unroll
-    for (int i = 0; i < kSumBlocks / kThreads; ++i) sum += parts[threadIdx.x + i * kThreads];
+    for (int i = 0; i < kSumBlocks / kAdamWThreads; ++i)
+        sum += parts[threadIdx.x + i * kAdamWThreads];
     sum = block_sum(sum, shared);
     if (threadIdx.x == 0) *to = accumulate ? *to + sum : sum;
     stamp_end(stamp);
@@ -68,18 +70,18 @@ void run_sum(const Context& ctx, double* to, const T* x, std::int64_t count, boo
     const auto elements = static_cast<std::uint64_t>(count);
     Stamp* stamp =
         account(ctx, OpKind::optimizer, "sum", {1, elements * sizeof(T), 8, elements, 0});
-    launch(ctx, dim3(kSumBlocks), dim3(kThreads), 0, parts_of_sum<T>, parts, x, count, stamp);
-    launch(ctx, dim3(1), dim3(kThreads), 0, sum_of_parts, to, parts, accumulate, stamp);
+    launch(ctx, dim3(kSumBlocks), dim3(kAdamWThreads), 0, parts_of_sum<T>, parts, x, count, stamp);
+    launch(ctx, dim3(1), dim3(kAdamWThreads), 0, sum_of_parts, to, parts, accumulate, stamp);
 }
 
 // A warp has a block of elements; its lanes have every 32nd.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdamWThreads)
     squares_of_blocks(double* squares, const float* x, const std::int64_t* cuts,
                       std::int64_t blocks, Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
-    const std::int64_t block = std::int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+    const std::int64_t block = std::int64_t{blockIdx.x} * (kAdamWThreads / 32) + threadIdx.x / 32;
     if (block >= blocks) return;
     const std::int64_t begin = cuts[block], end = cuts[block + 1];
     double sum = 0;
@@ -100,13 +102,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <bool kFours>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdamWThreads)
     sum_of_two(float* to, const float* a, const float* b, std::int64_t count, Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
     constexpr int kEach = kFours ? 4 : 1;
-    const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
+    const std::int64_t i = (std::int64_t{blockIdx.x} * kAdamWThreads + threadIdx.x) * kEach;
     if (i >= count) return;
     if constexpr (kFours) {
         float x[4], y[4];
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-struct Args {
+struct AdamWArgs {
     float *params, *grads, *m, *v;
     bf16* copy;  // or null
     std::int64_t count, decayed;
@@ -132,8 +134,8 @@ struct Args {
 };
 
 // One parameter; what is not named const is replaced.
-__device__ __forceinline__ void update(const Args& a, float scale, float decay, float& p, float g,
-                                       float& m, float& v) {
+__device__ __forceinline__ void update(const AdamWArgs& a, float scale, float decay, float& p,
+                                       float g, float& m, float& v) {
     g *= scale;
     m = a.beta1 * m + (1.0f - a.beta1) * g;
     v = a.beta2 * v + (1.0f - a.beta2) * g * g;
@@ -159,7 +161,7 @@ __device__ __forceinline__ void store(T* to, const float (&v)[1]) {
 }
 
 // Parameters i and after it that are bf16, rounded by chance.
-__device__ __forceinline__ void store_by_chance(const Args& a, std::int64_t i,
+__device__ __forceinline__ void store_by_chance(const AdamWArgs& a, std::int64_t i,
                                                 const float (&p)[4]) {
     const std::array<std::uint32_t, 4> draws = a.with.draws(i / 4);
     std::uint32_t half[4];
@@ -168,7 +170,7 @@ __device__ __forceinline__ void store_by_chance(const Args& a, std::int64_t i,
     *reinterpret_cast<uint2*>(a.copy + i) =
         make_uint2(half[0] | half[1] << 16, half[2] | half[3] << 16);
 }
-__device__ __forceinline__ void store_by_chance(const Args& a, std::int64_t i,
+__device__ __forceinline__ void store_by_chance(const AdamWArgs& a, std::int64_t i,
                                                 const float (&p)[1]) {
     const std::array<std::uint32_t, 4> draws = a.with.draws(i / 4);
     const auto at = static_cast<int>(i % 4);
@@ -184,12 +186,12 @@ __device__ __forceinline__ void store_by_chance(const Args& a, std::int64_t i,
 // the type that parameters with decay are kept in. bf16: they are those of `copy`, and `params` has
 // the others alone; float: `params` has all of them.
 template <typename Master, int kEach>
-__global__ void __launch_bounds__(kThreads) update_all(const Args a) {
+__global__ void __launch_bounds__(kAdamWThreads) update_all(const AdamWArgs a) {
     wait_for_previous();
     const StageClock clock(a.stamp);
     let_next_start();
     constexpr bool kHalf = sizeof(Master) == 2;
-    const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
+    const std::int64_t i = (std::int64_t{blockIdx.x} * kAdamWThreads + threadIdx.x) * kEach;
     if (i >= a.count) return;
     const double squares = *a.square_sum;
     const bool skip = !isfinite(squares);
@@ -224,13 +226,13 @@ __global__ void __launch_bounds__(kThreads) update_all(const Args a) {
 }
 
 template <bool kFours>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdamWThreads)
     round_all(bf16* to, const float* from, std::int64_t count, Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
     constexpr int kEach = kFours ? 4 : 1;
-    const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kEach;
+    const std::int64_t i = (std::int64_t{blockIdx.x} * kAdamWThreads + threadIdx.x) * kEach;
     if (i >= count) return;
     if constexpr (kFours) {
         float v[4];
@@ -242,7 +244,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 unsigned blocks_for(std::int64_t count, int each) {
-    return static_cast<unsigned>((count + kThreads * each - 1) / (kThreads * each));
+    return static_cast<unsigned>((count + kAdamWThreads * each - 1) / (kAdamWThreads * each));
 }
 
 }  // namespace
@@ -264,8 +266,8 @@ void block_squares(const Context& ctx, double* squares, Tensor x, const std::int
     Stamp* stamp = account(ctx, OpKind::optimizer, "square sum",
                            {1, x.bytes(), static_cast<std::uint64_t>(blocks) * 8,
                             2 * static_cast<std::uint64_t>(x.shape.count()), 0});
-    constexpr int kWarps = kThreads / 32;
-    launch(ctx, dim3(static_cast<unsigned>((blocks + kWarps - 1) / kWarps)), dim3(kThreads), 0,
+    constexpr int kWarps = kAdamWThreads / 32;
+    launch(ctx, dim3(static_cast<unsigned>((blocks + kWarps - 1) / kWarps)), dim3(kAdamWThreads), 0,
            squares_of_blocks, squares, static_cast<const float*>(x.data), cuts, blocks, stamp);
 }
 
@@ -282,7 +284,7 @@ void sum_of(const Context& ctx, Tensor to, Tensor a, Tensor b) {
     Stamp* stamp =
         account(ctx, OpKind::add, "sum of two",
                 {1, a.bytes() + b.bytes(), to.bytes(), static_cast<std::uint64_t>(count), 0});
-    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kThreads), 0,
+    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kAdamWThreads), 0,
            fours ? sum_of_two<true> : sum_of_two<false>, static_cast<float*>(to.data),
            static_cast<const float*>(a.data), static_cast<const float*>(b.data), count, stamp);
 }
@@ -318,27 +320,27 @@ void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor cop
                 {1, params.bytes() + masters + 3 * grads.bytes(),
                  params.bytes() + 3 * grads.bytes() + (with.bf16_masters ? masters : copy.bytes()),
                  17 * static_cast<std::uint64_t>(count), 0});
-    const Args args{params.f32(),
-                    grads.f32(),
-                    m.f32(),
-                    v.f32(),
-                    static_cast<bf16*>(copy.data),
-                    count,
-                    decayed,
-                    grad_square_sum,
-                    with.lr,
-                    with.beta1,
-                    with.beta2,
-                    with.eps,
-                    with.weight_decay,
-                    with.clip,
-                    corrected(with.beta1),
-                    corrected(with.beta2),
-                    with,
-                    stamp};
+    const AdamWArgs args{params.f32(),
+                         grads.f32(),
+                         m.f32(),
+                         v.f32(),
+                         static_cast<bf16*>(copy.data),
+                         count,
+                         decayed,
+                         grad_square_sum,
+                         with.lr,
+                         with.beta1,
+                         with.beta2,
+                         with.eps,
+                         with.weight_decay,
+                         with.clip,
+                         corrected(with.beta1),
+                         corrected(with.beta2),
+                         with,
+                         stamp};
     const auto kernel = with.bf16_masters ? (fours ? update_all<bf16, 4> : update_all<bf16, 1>)
                                           : (fours ? update_all<float, 4> : update_all<float, 1>);
-    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kThreads), 0, kernel, args);
+    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kAdamWThreads), 0, kernel, args);
 }
 
 void round_to_bf16(const Context& ctx, Tensor to, Tensor from) {
@@ -350,7 +352,7 @@ void round_to_bf16(const Context& ctx, Tensor to, Tensor from) {
     if (count == 0) return;
     Stamp* stamp = account(ctx, OpKind::optimizer, "round", {1, from.bytes(), to.bytes(), 0, 0});
     const bool fours = in_fours(to.data, count) && in_fours(from.data, count);
-    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kThreads), 0,
+    launch(ctx, dim3(blocks_for(count, fours ? 4 : 1)), dim3(kAdamWThreads), 0,
            fours ? round_all<true> : round_all<false>, static_cast<bf16*>(to.data),
            static_cast<const float*>(from.data), count, stamp);
 }

@@ -8,17 +8,17 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRopeThreads = 256;
 constexpr int kHeadChunks = 2;  // of a lane, four elements each: head_dim up to 256
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRopeThreads)
     fill_table(float2* table, const double* inv_freq, double magnitude, std::int64_t positions,
                int pairs, Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
-    const auto step = static_cast<std::int64_t>(gridDim.x) * kThreads;
-    for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    const auto step = static_cast<std::int64_t>(gridDim.x) * kRopeThreads;
+    for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kRopeThreads + threadIdx.x;
          i < positions * pairs; i += step) {
         double sine, cosine;
         sincos(static_cast<double>(i / pairs) * inv_freq[i % pairs], &sine, &cosine);
@@ -37,11 +37,11 @@ struct RowArgs {
     Stamp* stamp;
 };
 
-__global__ void __launch_bounds__(kThreads) fill_rows(const RowArgs a) {
+__global__ void __launch_bounds__(kRopeThreads) fill_rows(const RowArgs a) {
     wait_for_previous();
     const StageClock clock(a.stamp);
     let_next_start();
-    const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+    const int i = static_cast<int>(blockIdx.x) * kRopeThreads + static_cast<int>(threadIdx.x);
     if (i >= a.tokens * a.pairs) return;
     const int token = i / a.pairs, pair = i % a.pairs;
     const int position = a.positions[token];
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads) fill_rows(const RowArgs a) {
     a.sinks[i] = at == position ? own : rotation(at);
 }
 
-struct Args {
+struct RopeArgs {
     void* q_out;
     DType q_type;
     const void* qkv;
@@ -114,12 +114,12 @@ __device__ __forceinline__ void store_as(DType type, void* to, std::int64_t at, 
 
 // A warp has one head of one token: q heads first, then those of k, then of v, as they lie in qkv.
 template <bool kFours, typename In>
-__global__ void __launch_bounds__(kThreads) finish_qkv(const Args a) {
+__global__ void __launch_bounds__(kRopeThreads) finish_qkv(const RopeArgs a) {
     wait_for_previous();
     const StageClock clock(a.stamp);
     let_next_start();
     const int lane = static_cast<int>(threadIdx.x % 32);
-    const int head = static_cast<int>(blockIdx.y * (kThreads / 32) + threadIdx.x / 32);
+    const int head = static_cast<int>(blockIdx.y * (kRopeThreads / 32) + threadIdx.x / 32);
     const int all_heads = a.heads + 2 * a.kv.kv_heads;
     if (head >= all_heads) return;
     const int token = static_cast<int>(blockIdx.x);
@@ -221,8 +221,9 @@ void rope_table(const Context& ctx, Tensor table, const double* inv_freq, double
     Stamp* stamp = account(ctx, OpKind::rope, "rope table",
                            {1, static_cast<std::uint64_t>(table.dim(1)) * 8, table.bytes(),
                             5 * static_cast<std::uint64_t>(count), 0});
-    const std::int64_t blocks = std::min<std::int64_t>((count + kThreads - 1) / kThreads, 65535);
-    launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0, fill_table,
+    const std::int64_t blocks =
+        std::min<std::int64_t>((count + kRopeThreads - 1) / kRopeThreads, 65535);
+    launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(kRopeThreads), 0, fill_table,
            static_cast<float2*>(table.data), inv_freq, magnitude, table.dim(0),
            static_cast<int>(table.dim(1)), stamp);
 }
@@ -254,8 +255,8 @@ void rope_rows(const Context& ctx, const RopeRows& rope, const ops::DeviceBatch&
                        static_cast<int>(rows.dim(1)),
                        rope.window,
                        stamp};
-    launch(ctx, dim3(static_cast<unsigned>((count + kThreads - 1) / kThreads)), dim3(kThreads), 0,
-           fill_rows, args);
+    launch(ctx, dim3(static_cast<unsigned>((count + kRopeThreads - 1) / kRopeThreads)),
+           dim3(kRopeThreads), 0, fill_rows, args);
 }
 
 void qkv_finish(const Context& ctx, const QkvFinish& f, const ops::DeviceBatch& batch) {
@@ -305,33 +306,33 @@ void qkv_finish(const Context& ctx, const QkvFinish& f, const ops::DeviceBatch& 
                                 (f.bias ? tokens * static_cast<std::uint64_t>(all * dim) : 0),
                             0});
     const auto floats = [](Tensor t) { return static_cast<const float*>(t.data); };
-    const Args args{f.q_out.data,
-                    f.q_out.dtype,
-                    f.qkv.data,
-                    floats(f.bias),
-                    floats(f.q_norm),
-                    floats(f.k_norm),
-                    f.norm_eps,
-                    static_cast<const float2*>(f.rope.data),
-                    f.rope_by_row,
-                    f.q_sinks.data,
-                    static_cast<const float2*>(f.rope_sinks.data),
-                    static_cast<int>(heads),
-                    pairs,
-                    kv_place(f.kv, batch),
-                    stamp};
+    const RopeArgs args{f.q_out.data,
+                        f.q_out.dtype,
+                        f.qkv.data,
+                        floats(f.bias),
+                        floats(f.q_norm),
+                        floats(f.k_norm),
+                        f.norm_eps,
+                        static_cast<const float2*>(f.rope.data),
+                        f.rope_by_row,
+                        f.q_sinks.data,
+                        static_cast<const float2*>(f.rope_sinks.data),
+                        static_cast<int>(heads),
+                        pairs,
+                        kv_place(f.kv, batch),
+                        stamp};
     bool fours = true;
     for (const Tensor& t :
          {f.q_out, f.q_sinks, f.kv.keys, f.kv.values, f.qkv, f.bias, f.q_norm, f.k_norm}) {
         fours = fours && in_fours(t.data, dim);
     }
-    constexpr int kWarps = kThreads / 32;
+    constexpr int kWarps = kRopeThreads / 32;
     const dim3 grid(static_cast<unsigned>(tokens),
                     static_cast<unsigned>((all + kWarps - 1) / kWarps));
     with_float_type(f.qkv.dtype, [&](auto in) {
         using In = decltype(in);
-        launch(ctx, grid, dim3(kThreads), 0, fours ? finish_qkv<true, In> : finish_qkv<false, In>,
-               args);
+        launch(ctx, grid, dim3(kRopeThreads), 0,
+               fours ? finish_qkv<true, In> : finish_qkv<false, In>, args);
     });
 }
 

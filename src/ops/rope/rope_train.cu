@@ -12,15 +12,15 @@ namespace {
 using ops::HeadRows;
 using ops::RopeStyle;
 
-constexpr int kThreads = 128;
+constexpr int kRopeTrainThreads = 128;
 constexpr int kMaxDim = 256;
 constexpr int kNormBlocks = 1056;  // at most, whatever the GPU: the order of dweight's sum
-constexpr int kWarps = kThreads / 32;
+constexpr int kRopeTrainWarps = kRopeTrainThreads / 32;
 
 // A block has a token, a thread kWidth pairs at a time: kHalf, elements i.. and i + pairs..; else
 // 2i.. and their neighbours.
 template <bool kHalf, int kWidth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRopeTrainThreads)
     rotate_heads(bf16* x, std::int64_t stride, const float2* rotations, int positions, int heads,
                  int dim, int pairs, float sign, Stamp* stamp) {
     wait_for_previous();
@@ -29,7 +29,8 @@ __global__ void __launch_bounds__(kThreads)
     bf16* token = x + static_cast<std::int64_t>(blockIdx.x) * stride;
     rotations += static_cast<std::int64_t>(static_cast<int>(blockIdx.x) % positions) * pairs;
     const int units = pairs / kWidth;
-    for (int unit = static_cast<int>(threadIdx.x); unit < heads * units; unit += kThreads) {
+    for (int unit = static_cast<int>(threadIdx.x); unit < heads * units;
+         unit += kRopeTrainThreads) {
         const int first = unit % units * kWidth;  // pair
         bf16* head = token + unit / units * dim;
         bf16* low = head + (kHalf ? first : 2 * first);
@@ -98,8 +99,8 @@ __device__ __forceinline__ void store_head(bf16* to, int lane, int dim, bool wid
 }
 
 template <bool kBackward>
-__global__ void __launch_bounds__(kThreads) norm_heads(const NormArgs a, bool wide) {
-    __shared__ float shares[kBackward ? kWarps : 1][kMaxDim];
+__global__ void __launch_bounds__(kRopeTrainThreads) norm_heads(const NormArgs a, bool wide) {
+    __shared__ float shares[kBackward ? kRopeTrainWarps : 1][kMaxDim];
     wait_for_previous();
     const StageClock clock(a.stamp);
     let_next_start();
@@ -110,9 +111,9 @@ __global__ void __launch_bounds__(kThreads) norm_heads(const NormArgs a, bool wi
     for (int i = 0; i < 8; ++i) {
         if (lane * 8 + i < a.dim) weight[i] = a.weight[lane * 8 + i];
     }
-    const auto step = static_cast<std::int64_t>(gridDim.x) * kWarps;
-    for (std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp; at < a.all;
-         at += step) {
+    const auto step = static_cast<std::int64_t>(gridDim.x) * kRopeTrainWarps;
+    for (std::int64_t at = static_cast<std::int64_t>(blockIdx.x) * kRopeTrainWarps + warp;
+         at < a.all; at += step) {
         const std::int64_t token = at / a.heads;
         const int column = static_cast<int>(at - token * a.heads) * a.dim;
         float v[8];
@@ -144,10 +145,10 @@ __global__ void __launch_bounds__(kThreads) norm_heads(const NormArgs a, bool wi
 #pragma unroll
         for (int i = 0; i < 8; ++i) shares[warp][lane * 8 + i] = dweight[i];
         __syncthreads();
-        for (int col = static_cast<int>(threadIdx.x); col < a.dim; col += kThreads) {
+        for (int col = static_cast<int>(threadIdx.x); col < a.dim; col += kRopeTrainThreads) {
             float sum = 0;
 #pragma unroll
-            for (int w = 0; w < kWarps; ++w) sum += shares[w][col];
+            for (int w = 0; w < kRopeTrainWarps; ++w) sum += shares[w][col];
             a.parts[static_cast<std::size_t>(blockIdx.x) * static_cast<std::size_t>(a.dim) + col] =
                 sum;
         }
@@ -161,7 +162,7 @@ void check_heads(const HeadRows& x) {
 }
 bool same_heads(const HeadRows& a, const HeadRows& b) { return a.tensor.shape == b.tensor.shape; }
 
-bool in_eights(const HeadRows& x) {
+bool heads_in_eights(const HeadRows& x) {
     return cuda::in_eights(x.tensor.data, x.token_stride) && x.head_dim() % 8 == 0;
 }
 
@@ -181,9 +182,9 @@ void run_norm(const Context& ctx, const HeadRows& out, const HeadRows* dy, const
     Stamp* stamp = account(ctx, OpKind::norm, dy ? "norm heads backward" : "norm heads",
                            {1, (dy ? 2 : 1) * bytes + weight.bytes(),
                             bytes + (dweight ? weight.bytes() : 0), (dy ? 11 : 4) * bytes / 2, 0});
-    const bool wide = in_eights(out) && in_eights(x) && (!dy || in_eights(*dy));
-    const auto blocks =
-        static_cast<int>(std::min<std::int64_t>(kNormBlocks, (all + kWarps - 1) / kWarps));
+    const bool wide = heads_in_eights(out) && heads_in_eights(x) && (!dy || heads_in_eights(*dy));
+    const auto blocks = static_cast<int>(
+        std::min<std::int64_t>(kNormBlocks, (all + kRopeTrainWarps - 1) / kRopeTrainWarps));
     auto* parts = reinterpret_cast<float*>(ctx.scratch.data());
     const NormArgs args{static_cast<bf16*>(out.tensor.data),
                         dy ? static_cast<const bf16*>(dy->tensor.data) : nullptr,
@@ -198,7 +199,7 @@ void run_norm(const Context& ctx, const HeadRows& out, const HeadRows* dy, const
                         static_cast<int>(dim),
                         eps,
                         stamp};
-    launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), 0,
+    launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(kRopeTrainThreads), 0,
            dy ? norm_heads<true> : norm_heads<false>, args, wide);
     if (dy) add_parts(ctx, dweight, parts, blocks, dim, dim, stamp);
 }
@@ -217,9 +218,9 @@ void rope_heads(const Context& ctx, const HeadRows& x, Tensor cos_sin, RopeStyle
     if (rotated == 0) return;
     Stamp* stamp = account(ctx, OpKind::rope, backward ? "rope backward" : "rope",
                            {1, 4 * rotated + cos_sin.bytes(), 4 * rotated, 6 * rotated, 0});
-    const bool wide = in_eights(x) && pairs % 8 == 0;
+    const bool wide = heads_in_eights(x) && pairs % 8 == 0;
     const bool half = style == RopeStyle::half;
-    launch(ctx, dim3(static_cast<unsigned>(x.tokens())), dim3(kThreads), 0,
+    launch(ctx, dim3(static_cast<unsigned>(x.tokens())), dim3(kRopeTrainThreads), 0,
            half   ? wide ? rotate_heads<true, 8> : rotate_heads<true, 1>
              : wide ? rotate_heads<false, 8>
                   : rotate_heads<false, 1>,

@@ -4,20 +4,20 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kRowsThreads = 128;
 
 // A block has a row.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowsThreads)
     gather(float* out, const float* x, const std::int32_t* rows, int dim, Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
     const float* from = x + std::int64_t{rows[blockIdx.x]} * dim;
     float* to = out + static_cast<std::int64_t>(blockIdx.x) * dim;
-    for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) to[i] = from[i];
+    for (int i = static_cast<int>(threadIdx.x); i < dim; i += kRowsThreads) to[i] = from[i];
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowsThreads)
     scatter(float* out, bf16* copy, const float* x, const std::int32_t* rows, int dim,
             Stamp* stamp) {
     wait_for_previous();
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kThreads)
     let_next_start();
     const std::int64_t row = std::int64_t{rows[blockIdx.x]} * dim;
     const float* from = x + static_cast<std::int64_t>(blockIdx.x) * dim;
-    for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < dim; i += kRowsThreads) {
         const float v = from[i];
         out[row + i] = v;
         if (copy) copy[row + i] = __float2bfloat16_rn(v);
@@ -48,7 +48,7 @@ void gather_rows(const Context& ctx, Tensor out, Tensor x, const std::int32_t* r
     if (out.dim(0) == 0) return;
     Stamp* stamp =
         account(ctx, OpKind::embedding, "gather rows", {1, out.bytes(), out.bytes(), 0, 0});
-    launch(ctx, dim3(static_cast<unsigned>(out.dim(0))), dim3(kThreads), 0, gather, out.f32(),
+    launch(ctx, dim3(static_cast<unsigned>(out.dim(0))), dim3(kRowsThreads), 0, gather, out.f32(),
            static_cast<const float*>(x.f32()), rows, static_cast<int>(out.dim(1)), stamp);
 }
 
@@ -59,7 +59,7 @@ void scatter_rows(const Context& ctx, Tensor out, Tensor copy, Tensor x, const s
     if (x.dim(0) == 0) return;
     Stamp* stamp = account(ctx, OpKind::embedding, "scatter rows",
                            {1, x.bytes(), x.bytes() + (copy ? x.bytes() / 2 : 0), 0, 0});
-    launch(ctx, dim3(static_cast<unsigned>(x.dim(0))), dim3(kThreads), 0, scatter, out.f32(),
+    launch(ctx, dim3(static_cast<unsigned>(x.dim(0))), dim3(kRowsThreads), 0, scatter, out.f32(),
            static_cast<bf16*>(copy.data), static_cast<const float*>(x.f32()), rows,
            static_cast<int>(x.dim(1)), stamp);
 }

@@ -12,7 +12,7 @@ using sampling::logit_of;
 using sampling::u64;
 using sampling::warp_reduce;
 
-constexpr int kThreads = 1024, kWarps = kThreads / 32;
+constexpr int kAdjustThreads = 1024, kWarps = kAdjustThreads / 32;
 constexpr float kInfinity = __builtin_huge_valf();
 
 // Over the block, in an order that is always the same. `space`: [kWarps]; every thread calls.
@@ -42,7 +42,7 @@ __device__ void find_best(const float* logits, int vocab, int wanted, RowBest& o
     const int rounds = max(wanted, 1);
     for (int i = 0; i < rounds; ++i) {
         u64 mine = 0;
-        for (int id = thread; id < vocab; id += kThreads) {
+        for (int id = thread; id < vocab; id += kAdjustThreads) {
             const u64 one = candidate(logits[id], id);
             if (one < last) mine = max(mine, one);
         }
@@ -61,7 +61,7 @@ __device__ void find_best(const float* logits, int vocab, int wanted, RowBest& o
         }
     }
     double sum = 0;
-    for (int id = thread; id < vocab; id += kThreads) {
+    for (int id = thread; id < vocab; id += kAdjustThreads) {
         sum += exp(above(logits[id], most));
     }
     sum = block_reduce(sum, sums, [](double a, double b) { return a + b; });
@@ -72,7 +72,7 @@ __device__ void find_best(const float* logits, int vocab, int wanted, RowBest& o
 }
 
 // A block a row.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdjustThreads)
     adjust_rows(float* all, int vocab, const AdjustState state, Stamp* stamp) {
     wait_for_previous();
     let_next_start();
@@ -86,18 +86,18 @@ __global__ void __launch_bounds__(kThreads)
     if (!row.adjusts) return;
     if (row.logprobs >= 0) {
         __syncthreads();
-        for (int id = thread; id < vocab; id += kThreads) state.raw[at + id] = logits[id];
+        for (int id = thread; id < vocab; id += kAdjustThreads) state.raw[at + id] = logits[id];
     }
     __syncthreads();
     const ops::LogitBias* const bias =
         state.bias + static_cast<std::int64_t>(row.slot) * ops::kMostBiases;
-    for (int i = thread; i < row.biases; i += kThreads) logits[bias[i].id] += bias[i].add;
+    for (int i = thread; i < row.biases; i += kAdjustThreads) logits[bias[i].id] += bias[i].add;
     __syncthreads();
     const bool counts = row.presence != 0 || row.frequency != 0;
     if (!counts && row.mask < 0) return;
     const std::uint32_t* const mask =
         row.mask < 0 ? nullptr : state.masks + static_cast<std::int64_t>(row.mask) * state.words;
-    for (int id = thread; id < vocab; id += kThreads) {
+    for (int id = thread; id < vocab; id += kAdjustThreads) {
         const int count = counts ? state.counts[at + id] : 0;
         if (mask && (mask[id / 32] >> (id % 32) & 1) == 0) {
             logits[id] = -kInfinity;
@@ -149,8 +149,8 @@ void Adjuster::before(const Context& ctx, Tensor logits) const {
     const OpRecord work{1, logits.bytes() + rows * sizeof(AdjustRow), logits.bytes(),
                         2 * rows * static_cast<std::uint64_t>(vocab_), 0};
     Stamp* const stamp = account(ctx, OpKind::sample, "adjust", work);
-    launch(ctx, dim3(static_cast<unsigned>(rows)), dim3(kThreads), 0, adjust_rows, logits.f32(),
-           static_cast<int>(vocab_), state_, stamp);
+    launch(ctx, dim3(static_cast<unsigned>(rows)), dim3(kAdjustThreads), 0, adjust_rows,
+           logits.f32(), static_cast<int>(vocab_), state_, stamp);
 }
 
 void Adjuster::after(const Context& ctx, Tensor logits, const SampleState& state) const {

@@ -4,12 +4,12 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kSampleRowsThreads = 128;
 
-__global__ void __launch_bounds__(kThreads) set_rows(const SampleRowsPass a) {
+__global__ void __launch_bounds__(kSampleRowsThreads) set_rows(const SampleRowsPass a) {
     wait_for_previous();
     let_next_start();
-    const int i = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+    const int i = static_cast<int>(blockIdx.x * kSampleRowsThreads + threadIdx.x);
     if (i >= a.count) return;
     SampleRow row = a.all;
     row.seed =
@@ -22,8 +22,9 @@ __global__ void __launch_bounds__(kThreads) set_rows(const SampleRowsPass a) {
 
 void set_sample_rows(const Context& ctx, const SampleRowsPass& pass) {
     MR_CHECK(ctx.cuda && pass.rows && pass.count > 0, "rows on a stream are set");
-    const auto blocks = static_cast<unsigned>((pass.count + kThreads - 1) / kThreads);
-    launch(ctx, dim3(blocks), dim3(kThreads), 0, set_rows, pass);
+    const auto blocks =
+        static_cast<unsigned>((pass.count + kSampleRowsThreads - 1) / kSampleRowsThreads);
+    launch(ctx, dim3(blocks), dim3(kSampleRowsThreads), 0, set_rows, pass);
 }
 
 }  // namespace mr::cuda

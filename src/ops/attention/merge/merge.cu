@@ -6,7 +6,7 @@ namespace {
 
 using ops::HeadRows;
 
-constexpr int kThreads = 128;
+constexpr int kMergeThreads = 128;
 
 struct Heads {
     bf16* data;
@@ -24,7 +24,7 @@ __device__ __forceinline__ float weight_of(float part, float sum) {
 }
 
 // One block per token; a thread takes eight elements of a head at a time.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kMergeThreads)
     merge_parts(Heads out, float* lse, Heads other, const float* other_lse, std::int64_t tokens,
                 int heads, int dim, Stamp* stamp) {
     wait_for_previous();
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
     bf16* to = out.data + token * out.stride;
     const bf16* from = other.data + token * other.stride;
     const int pieces = dim / 8;
-    for (int unit = static_cast<int>(threadIdx.x); unit < heads * pieces; unit += kThreads) {
+    for (int unit = static_cast<int>(threadIdx.x); unit < heads * pieces; unit += kMergeThreads) {
         const std::int64_t at = unit / pieces * tokens + token;
         const float a = lse[at], b = other_lse[at], sum = log_of_sum(a, b);
         const float x = weight_of(a, sum), y = weight_of(b, sum);
@@ -48,19 +48,19 @@ __global__ void __launch_bounds__(kThreads)
         store_wide<8>(to + 8 * unit, v);
     }
     __syncthreads();  // all threads have read lse
-    for (int h = static_cast<int>(threadIdx.x); h < heads; h += kThreads) {
+    for (int h = static_cast<int>(threadIdx.x); h < heads; h += kMergeThreads) {
         const std::int64_t at = h * tokens + token;
         lse[at] = log_of_sum(lse[at], other_lse[at]);
     }
 }
 
-__global__ void __launch_bounds__(kThreads)
-    add_parts(Heads to, Heads from, int pieces, Stamp* stamp) {
+__global__ void __launch_bounds__(kMergeThreads)
+    add_head_parts(Heads to, Heads from, int pieces, Stamp* stamp) {
     wait_for_previous();
     const StageClock clock(stamp);
     let_next_start();
     const std::int64_t token = blockIdx.x;
-    for (int unit = static_cast<int>(threadIdx.x); unit < pieces; unit += kThreads) {
+    for (int unit = static_cast<int>(threadIdx.x); unit < pieces; unit += kMergeThreads) {
         bf16* a = to.data + token * to.stride + 8 * unit;
         float v[8], w[8];
         load_wide<8>(a, v);
@@ -100,7 +100,7 @@ void merge_attention(const Context& ctx, const HeadRows& out, Tensor lse, const 
         account(ctx, OpKind::attention, "attention merge",
                 {1, 2 * (out.tensor.bytes() + lse.bytes()), out.tensor.bytes() + lse.bytes(),
                  3 * static_cast<std::uint64_t>(out.tensor.shape.count()), 0});
-    launch(ctx, dim3(static_cast<unsigned>(out.tokens())), dim3(kThreads), 0, merge_parts,
+    launch(ctx, dim3(static_cast<unsigned>(out.tokens())), dim3(kMergeThreads), 0, merge_parts,
            heads_of(out), lse.f32(), heads_of(other), static_cast<const float*>(other_lse.f32()),
            out.tokens(), static_cast<int>(out.heads()), static_cast<int>(out.head_dim()), stamp);
 }
@@ -110,7 +110,7 @@ void add_heads(const Context& ctx, const HeadRows& to, const HeadRows& from) {
     if (to.tokens() == 0) return;
     const std::uint64_t bytes = to.tensor.bytes();
     Stamp* stamp = account(ctx, OpKind::add, "add heads", {1, 2 * bytes, bytes, bytes / 2, 0});
-    launch(ctx, dim3(static_cast<unsigned>(to.tokens())), dim3(kThreads), 0, add_parts,
+    launch(ctx, dim3(static_cast<unsigned>(to.tokens())), dim3(kMergeThreads), 0, add_head_parts,
            heads_of(to), heads_of(from), static_cast<int>(to.heads() * to.head_dim() / 8), stamp);
 }
 

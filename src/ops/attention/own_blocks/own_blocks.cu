@@ -14,7 +14,7 @@ namespace {
 
 using ops::HeadRows;
 
-constexpr int kThreads = 128;
+constexpr int kOwnBlocksThreads = 128;
 constexpr int kMostDim = 128;
 constexpr int kStep = 4;  // keys, or rows, in flight at a time
 constexpr float kLn2 = 0.69314718f;
@@ -24,7 +24,7 @@ struct Heads {
     std::int64_t stride;  // elements from one token to the next
 };
 
-struct Args {
+struct OwnBlocksArgs {
     Heads q, k, v, out, dout, dq, dk, dv;
     float* lse;
     int tokens, heads, group, dim, block;  // group: query heads per kv head
@@ -60,7 +60,7 @@ __device__ __forceinline__ uint4 piece_at(const bf16* p, bool there) {
 // Attention over the other keys is the starting point of the running softmax: its lse is the
 // largest score so far, with a sum of 1.
 template <int kLanes>
-__global__ void __launch_bounds__(kThreads) forward(const Args a) {
+__global__ void __launch_bounds__(kOwnBlocksThreads) forward(const OwnBlocksArgs a) {
     wait_for_previous();
     const StageClock clock(a.stamp);
     let_next_start();
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) forward(const Args a) {
     const bool there = element < a.dim;
     // Rows of a block and head are adjacent, so that they read the same keys.
     const int all = a.tokens * a.heads;
-    const int row = static_cast<int>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
+    const int row = static_cast<int>(blockIdx.x) * (kOwnBlocksThreads / kLanes) + thread / kLanes;
     const bool live = row < all;
     const int at = live ? row : all - 1;
     const int in_block = at % a.block, head = at / a.block % a.heads;
@@ -136,7 +136,8 @@ struct alignas(16) RowFacts {
 // of all query heads of that kv head, for dq, then over its keys for dk and dv. Both recompute the
 // scores: eight multiply-adds cost less than storing them all.
 template <int kLanes>
-__global__ void __launch_bounds__(kThreads) backward(const Args a, int team, int units) {
+__global__ void __launch_bounds__(kOwnBlocksThreads)
+    backward(const OwnBlocksArgs a, int team, int units) {
     extern __shared__ RowFacts facts[];
     wait_for_previous();
     const StageClock clock(a.stamp);
@@ -144,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) backward(const Args a, int team, int
     const int rows = a.group * a.block, kv_heads = a.heads / a.group;
     const int thread = static_cast<int>(threadIdx.x) % team;
     const int in_grid = static_cast<int>(threadIdx.x) / team;
-    const int wanted = static_cast<int>(blockIdx.x) * (kThreads / team) + in_grid;
+    const int wanted = static_cast<int>(blockIdx.x) * (kOwnBlocksThreads / team) + in_grid;
     const bool live = wanted < units;
     const int unit = live ? wanted : units - 1;
     RowFacts* mine = facts + in_grid * rows;
@@ -262,10 +263,10 @@ int lanes_of(std::int64_t head_dim) {
 // As many threads as lanes of keys: whole warps, at most a thread block.
 int team_of(std::int64_t head_dim, int block) {
     const int wanted = static_cast<int>(std::bit_ceil(static_cast<unsigned>(block)));
-    return std::clamp(wanted * lanes_of(head_dim), 32, kThreads);
+    return std::clamp(wanted * lanes_of(head_dim), 32, kOwnBlocksThreads);
 }
 std::size_t shared_bytes(std::int64_t group, std::int64_t head_dim, int block) {
-    const auto units = static_cast<std::size_t>(kThreads / team_of(head_dim, block));
+    const auto units = static_cast<std::size_t>(kOwnBlocksThreads / team_of(head_dim, block));
     return units * static_cast<std::size_t>(group * block) * sizeof(RowFacts);
 }
 
@@ -278,14 +279,14 @@ void check_rows(const HeadRows& x, const Shape& shape) {
              "a token's stride is no less than heads * head_dim");
 }
 
-Args checked(const Context& ctx, const HeadRows& out, Tensor lse, const HeadRows& q,
-             const HeadRows& k, const HeadRows& v, int block, float scale) {
+OwnBlocksArgs checked(const Context& ctx, const HeadRows& out, Tensor lse, const HeadRows& q,
+                      const HeadRows& k, const HeadRows& v, int block, float scale) {
     MR_CHECK(ctx.cuda, "the context has a stream");
     MR_CHECK(q.tensor.shape.rank == 3 && k.tensor.shape.rank == 3, "queries and keys are heads");
     MR_CHECK(takes_own_blocks(q.heads(), k.heads(), q.head_dim(), block),
              "blocks and heads are of a size that the kernel takes");
     MR_CHECK(q.tokens() % block == 0, "tokens are whole blocks");
-    MR_CHECK(q.tokens() * q.heads() < (std::int64_t{1} << 31) - kThreads,
+    MR_CHECK(q.tokens() * q.heads() < (std::int64_t{1} << 31) - kOwnBlocksThreads,
              "rows are counted in 31 bits");
     const Shape keys{q.tokens(), k.heads(), q.head_dim()};
     check_rows(q, q.tensor.shape);
@@ -294,7 +295,7 @@ Args checked(const Context& ctx, const HeadRows& out, Tensor lse, const HeadRows
     check_rows(v, keys);
     MR_CHECK(lse && lse.dtype == DType::f32 && lse.shape == (Shape{q.heads(), q.tokens()}),
              "the log-sum-exps are f32 [heads, tokens]");
-    Args a{};
+    OwnBlocksArgs a{};
     a.q = heads_of(q), a.k = heads_of(k), a.v = heads_of(v), a.out = heads_of(out);
     a.lse = lse.f32();
     a.tokens = static_cast<int>(q.tokens());
@@ -307,7 +308,7 @@ Args checked(const Context& ctx, const HeadRows& out, Tensor lse, const HeadRows
 }
 
 // FLOPs of one product of all rows with the keys of their block.
-std::uint64_t product_flops(const Args& a) {
+std::uint64_t product_flops(const OwnBlocksArgs& a) {
     return 2 * static_cast<std::uint64_t>(a.tokens) * static_cast<std::uint64_t>(a.block) *
            static_cast<std::uint64_t>(a.heads) * static_cast<std::uint64_t>(a.dim);
 }
@@ -339,16 +340,17 @@ bool takes_own_blocks(std::int64_t heads, std::int64_t kv_heads, std::int64_t he
 
 void own_blocks_forward(const Context& ctx, const HeadRows& out, Tensor lse, const HeadRows& q,
                         const HeadRows& k, const HeadRows& v, int block, float scale) {
-    Args a = checked(ctx, out, lse, q, k, v, block, scale);
+    OwnBlocksArgs a = checked(ctx, out, lse, q, k, v, block, scale);
     if (a.tokens == 0) return;
     const std::uint64_t written = out.tensor.bytes() + lse.bytes();
     a.stamp = account(ctx, OpKind::attention, "attention in blocks",
                       {1, q.tensor.bytes() + k.tensor.bytes() + v.tensor.bytes() + written, written,
                        2 * product_flops(a), 0});
     with_lanes(q.head_dim(), [&](auto lanes) {
-        const int rows = kThreads / lanes;
+        const int rows = kOwnBlocksThreads / lanes;
         const int grid = (a.tokens * a.heads + rows - 1) / rows;
-        launch(ctx, dim3(static_cast<unsigned>(grid)), dim3(kThreads), 0, forward<lanes>, a);
+        launch(ctx, dim3(static_cast<unsigned>(grid)), dim3(kOwnBlocksThreads), 0, forward<lanes>,
+               a);
     });
 }
 
@@ -356,7 +358,7 @@ void own_blocks_backward(const Context& ctx, const ops::FlashGradients& gradient
                          const HeadRows& dout, const HeadRows& q, const HeadRows& k,
                          const HeadRows& v, const HeadRows& out, Tensor lse, int block,
                          float scale) {
-    Args a = checked(ctx, out, lse, q, k, v, block, scale);
+    OwnBlocksArgs a = checked(ctx, out, lse, q, k, v, block, scale);
     check_rows(dout, q.tensor.shape);
     check_rows(gradients.dq, q.tensor.shape);
     check_rows(gradients.dk, k.tensor.shape);
@@ -370,12 +372,12 @@ void own_blocks_backward(const Context& ctx, const ops::FlashGradients& gradient
                 {1, 4 * rows + 2 * keys + lse.bytes(), rows + 2 * keys, 5 * product_flops(a), 0});
     const int team = team_of(q.head_dim(), block);
     const int units = a.tokens / block * static_cast<int>(k.heads());
-    const int in_grid = kThreads / team;
+    const int in_grid = kOwnBlocksThreads / team;
     const std::size_t shared = shared_bytes(a.group, q.head_dim(), block);
     with_lanes(q.head_dim(), [&](auto lanes) {
         allow_shared(backward<lanes>, shared);
-        launch(ctx, dim3(static_cast<unsigned>((units + in_grid - 1) / in_grid)), dim3(kThreads),
-               shared, backward<lanes>, a, team, units);
+        launch(ctx, dim3(static_cast<unsigned>((units + in_grid - 1) / in_grid)),
+               dim3(kOwnBlocksThreads), shared, backward<lanes>, a, team, units);
     });
 }
 
