@@ -20,7 +20,7 @@ void run(const Context& ctx, Tensor out, Tensor x, Tensor up, Activation kind) {
     const float* from = x.f32();
     const float* factor = up ? up.f32() : nullptr;
     const auto kernel = MR_DISPATCH(activate_range);
-    // An exponential and a division weigh as much as 16 elements of a copy.
+    // An exponential and a division cost as much as copying 16 elements.
     ctx.pool->parallel_for(
         count, rows_per_piece(16), [&](std::int64_t begin, std::int64_t end, int) {
             kernel(to + begin, from + begin, factor ? factor + begin : nullptr, end - begin, kind);
@@ -48,7 +48,7 @@ std::uint64_t activation_flops(Activation kind) {
         case Activation::silu:
             return 4;
         case Activation::gelu:
-            return 29;  // the polynomial of Phi is most of it
+            return 29;  // mostly the polynomial of Phi
         case Activation::gelu_tanh:
             return 9;
         case Activation::relu:

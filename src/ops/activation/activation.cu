@@ -6,9 +6,9 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kChunks = 2;  // a thread's, of four columns: loads in flight
+constexpr int kChunks = 2;  // of four columns per thread: loads in flight
 
-// Block (row, part of the row). x has rows of `stride` elements; `up`, where not null, too.
+// Block (row, part of the row). x has rows of `stride` elements, and so has `up` unless null.
 template <Activation kind, bool kGated, typename In, typename Out>
 __global__ void __launch_bounds__(kThreads)
     activate_fours(Out* out, const In* x, const float* bias, int cols, int stride, Stamp* stamp) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// The same for rows of any length and alignment, a column a thread.
+// The same for rows of any length and alignment, one column per thread.
 template <Activation kind, bool kGated, typename In, typename Out>
 __global__ void __launch_bounds__(kThreads)
     activate_any(Out* out, const In* x, const float* bias, int cols, int stride, Stamp* stamp) {

@@ -1,5 +1,5 @@
 // Activations of one value on the GPU, for kernels that have it in a register. f32 arithmetic; the
-// formulas are those of activation_kernels.cpp, so that extremes end the same way.
+// formulas are those of activation_kernels.cpp, so that extreme values give the same results.
 #pragma once
 
 #include "core/cuda/kernel.cuh"
@@ -21,7 +21,7 @@ __device__ __forceinline__ float activate(float x) {
         const float minus_2u = __fmul_rn(__fmul_rn(x, cubic), -1.59576912f);
         return __fdiv_rn(x, __fadd_rn(1.0f, expf(minus_2u)));
     } else {
-        return x < 0.0f ? 0.0f : x;  // a NaN stays one
+        return x < 0.0f ? 0.0f : x;  // NaN stays NaN
     }
 }
 

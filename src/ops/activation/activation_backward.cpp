@@ -7,7 +7,7 @@
 namespace mr::ops {
 namespace {
 
-// gate_up [tokens, 2 hidden] and y [tokens, hidden].
+// Checks gate_up [tokens, 2 hidden] and y [tokens, hidden].
 void check_gated(const Context& ctx, const Tensor& gate_up, const Tensor& y) {
     MR_CHECK(ctx.pool, "an op is given a thread pool");
     MR_CHECK(gate_up && y && gate_up.dtype == DType::f32 && y.dtype == DType::f32,
@@ -16,7 +16,7 @@ void check_gated(const Context& ctx, const Tensor& gate_up, const Tensor& y) {
              "gate and up lie side by side: [tokens, 2 hidden]");
 }
 
-// Per element of act and act' together; an exponential counts as one.
+// Per element, for act and act' together; an exponential counts as one.
 std::uint64_t slope_flops(Activation kind) {
     switch (kind) {
         case Activation::silu:

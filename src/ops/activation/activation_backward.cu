@@ -18,7 +18,7 @@ struct Slope {
     float slope;  // act'(x)
 };
 
-// 1 / (1 + 2^x): with factors of x that hold -log2(e), a sigmoid.
+// 1 / (1 + 2^x): a sigmoid, if x includes the factor -log2(e).
 __device__ __forceinline__ float sigmoid_of_exp2(float x) {
     return fast_inverse(1.0f + fast_exp2(x));
 }
@@ -38,7 +38,7 @@ __device__ __forceinline__ Slope slope_of(float x) {
         constexpr float kLinear = -1.59576912f * kLog2E, kCubic = kLinear * 0.044715f;
         const float s = sigmoid_of_exp2(x * fmaf(kCubic, square, kLinear));
         const float flat = s * (1.0f - s);
-        // Far out it is flat, and the polynomial may be infinite.
+        // Far from 0 the slope is constant, and the polynomial may be infinite.
         const float steep = fmaf(0.134145f * 1.59576912f, square, 1.59576912f);
         const float more = flat > 0 ? __fmul_rn(__fmul_rn(x, flat), steep) : 0;
         return {x * s, __fadd_rn(s, more)};
@@ -47,7 +47,7 @@ __device__ __forceinline__ Slope slope_of(float x) {
     }
 }
 
-// Eight neighbours of a bias, at whole 16 bytes.
+// Eight neighbouring elements of a bias, 16-byte aligned.
 __device__ __forceinline__ void load8_f32(const float* p, float (&v)[8]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -56,8 +56,8 @@ __device__ __forceinline__ void load8_f32(const float* p, float (&v)[8]) {
     }
 }
 
-// kWidth neighbours. kGated: x and dx have the gates' rows first, `cols` elements, then those that
-// they let through. Not gated: `bias`, or null, is added to x.
+// kWidth neighbouring elements. kGated: rows of x and dx have `cols` gates first, then `cols`
+// values to be gated. Not gated: `bias`, or null, is added to x.
 template <Activation kind, bool kGated, int kWidth>
 __global__ void __launch_bounds__(kActivationBackwardThreads)
     slopes(bf16* dx, const bf16* dy, const bf16* x, const float* bias, std::int64_t count, int cols,
@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kActivationBackwardThreads)
         float v[kWidth], d[kWidth];
         load_wide<kWidth>(x + at, v);
         load_wide<kWidth>(dy + at, d);
-        if (bias) {  // in eights only where rows are
+        if (bias) {  // eight at a time only if rows allow it
             const std::int64_t col = at % cols;
 #pragma unroll
             for (int i = 0; i < kWidth; ++i) v[i] = __fadd_rn(v[i], bias[col + i]);
@@ -102,13 +102,13 @@ __global__ void __launch_bounds__(kActivationBackwardThreads)
     }
 }
 
-// Rows of a block, such that every thread has four loads in flight. With one, memory waits for the
-// blocks to come and go; with eight and more, fewer threads find room.
+// Rows per block, such that every thread has four loads in flight. With one, memory is idle while
+// blocks start and end; with eight and more, fewer threads fit.
 template <bool kGated>
 constexpr int kDeep = kGated ? 2 : 4;
 
-// Eight columns of kDeep rows a thread, block (rows, columns). kGated: x has rows twice as long,
-// and there is no bias.
+// Each thread has eight columns of kDeep rows; block (rows, columns). kGated: x has rows twice as
+// long, and there is no bias.
 template <Activation kind, bool kGated>
 __global__ void __launch_bounds__(kActivationBackwardThreads)
     values(bf16* out, const bf16* x, const float* bias, std::int64_t rows, int cols, Stamp* stamp) {
@@ -148,11 +148,11 @@ __global__ void __launch_bounds__(kActivationBackwardThreads)
 }
 
 constexpr int kActivationBackwardWarps = kActivationBackwardThreads / 32;
-constexpr int kRows = 2;  // of a warp, in flight
-constexpr int kHeld = 3;  // blocks of a multiprocessor: what the registers allow
+constexpr int kRows = 2;  // per warp, in flight
+constexpr int kHeld = 3;  // blocks per multiprocessor, limited by registers
 
-// Block (256 columns, part of the rows): a warp has every 8th of these rows, a lane 8 columns. The
-// next rows are on their way while these are computed.
+// Block (256 columns, part of the rows): a warp takes every 8th of these rows, a lane 8 columns.
+// The next rows are loaded while these are computed.
 template <Activation kind>
 __global__ void __launch_bounds__(kActivationBackwardThreads, kHeld)
     slopes_and_sums(bf16* dx, float* parts, const bf16* dy, const bf16* x, const float* bias,
@@ -308,7 +308,7 @@ void activation_backward(const Context& ctx, Tensor dx, Tensor dbias, Tensor dy,
     Stamp* stamp = account(ctx, OpKind::activation, "activation backward",
                            {1, x.bytes() + dy.bytes() + bias.bytes(), dx.bytes() + dbias.bytes(),
                             static_cast<std::uint64_t>(rows * cols) * (flops_of(kind) + 1), 0});
-    // Two rounds of the blocks that an H200 holds; fewer parts than there is scratch for.
+    // Two rounds of the blocks that an H200 holds; at most as many parts as there is scratch for.
     const std::int64_t across = (cols + 255) / 256;
     const auto parts = static_cast<int>(std::clamp<std::int64_t>(2 * 132 * kHeld / across, 8, 256));
     const std::int64_t each = (rows + parts - 1) / parts;
@@ -347,7 +347,7 @@ void activation_train(const Context& ctx, Tensor out, Tensor x, Tensor bias, Act
         {1, x.bytes() + bias.bytes(), out.bytes(),
          static_cast<std::uint64_t>(rows * cols) * (flops_of(kind) / 2 + (gated || bias ? 1 : 0)),
          0});
-    // A row in equal parts: blocks as large as that leaves no thread idle.
+    // A row in equal parts: the largest blocks that leave no thread idle.
     const std::int64_t deep = gated ? kDeep<true> : kDeep<false>, eights = cols / 8;
     const std::int64_t parts =
         (eights + kActivationBackwardThreads - 1) / kActivationBackwardThreads;

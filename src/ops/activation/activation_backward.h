@@ -1,4 +1,4 @@
-// The MLP's activation for training: gate and up lie side by side, as one product makes them.
+// The MLP's activation for training: gate and up are side by side, as one product writes them.
 #pragma once
 
 #include "core/context.h"

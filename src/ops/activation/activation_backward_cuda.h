@@ -1,5 +1,5 @@
-// The MLP's activation for training on the GPU, and its backward; tensors lie there, in bf16,
-// arithmetic is f32 with the fast exponential and division: some units of f32, then rounded.
+// The MLP's activation for training on the GPU, and its backward. Tensors are bf16 in device
+// memory; arithmetic is f32 with the fast exponential and division, then rounded.
 #pragma once
 
 #include "core/context.h"
@@ -9,8 +9,8 @@
 namespace mr::cuda {
 
 // out = act(x), or, `gated`, out[t, i] = act(x[t, i]) * x[t, hidden + i] with x [tokens, 2 hidden].
-// out may be x where not gated. bias f32 [hidden], or none, is added to x where not gated: for the
-// product before it that costs more than it does here.
+// out may be x if not gated. bias f32 [hidden], or none, is added to x if not gated: adding it in
+// the preceding product would cost more.
 void activation_train(const Context& ctx, Tensor out, Tensor x, Tensor bias, ops::Activation kind,
                       bool gated);
 
@@ -22,9 +22,9 @@ void gated_activation_backward(const Context& ctx, Tensor dgate_up, Tensor dy, T
 // dx = dy * act'(x); dx may be dy or x.
 void activation_backward(const Context& ctx, Tensor dx, Tensor dy, Tensor x, ops::Activation kind);
 
-// The same for act(x + bias), bias f32 [cols] or none, and dbias f32 [cols] += the sum of dx over
-// rows, dx as it was rounded: the gradient of the bias that was added before the activation. It
-// saves reading dx again. Scratch: linear_train_scratch_bytes(cols) of ctx.scratch.
+// The same for act(x + bias), bias f32 [cols] or none; also dbias f32 [cols] += the sum of the
+// rounded dx over rows, which is the gradient of that bias. This saves reading dx again. Scratch:
+// linear_train_scratch_bytes(cols) of ctx.scratch.
 void activation_backward(const Context& ctx, Tensor dx, Tensor dbias, Tensor dy, Tensor x,
                          Tensor bias, ops::Activation kind);
 

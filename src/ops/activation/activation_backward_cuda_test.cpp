@@ -28,7 +28,7 @@ double act(Activation kind, double x) {
     }
     return 0;
 }
-// By differences: the formulas of the kernel are not used again. Errs by about h².
+// By finite differences: the kernel's formulas are not reused. The error is about h².
 double slope(Activation kind, double x) {
     if (kind == Activation::relu) return x > 0 ? 1 : 0;
     constexpr double kStep = 1e-5;
@@ -37,8 +37,8 @@ double slope(Activation kind, double x) {
 
 class ActivationBackwardTest : public GpuTest {
   protected:
-    // The slopes are f32 with fast exponentials: some units of f32, relative to terms of at most
-    // 1 + |x|, and of what stands in an exponent; the result is rounded.
+    // The slopes are f32 with fast exponentials: some ulp of f32, relative to terms of at most 1 +
+    // |x| and to the exponent's argument; then the result is rounded.
     static double error(double want, double dy, double x) {
         return 0x1p-8 * std::abs(want) + 1e-5 * std::abs(dy) * (1 + std::abs(x));
     }
@@ -120,7 +120,7 @@ TEST_F(ActivationBackwardTest, ForwardMatchesF64) {
     struct Size {
         std::int64_t rows, cols;
     };
-    // A thread has several rows: all numbers of them that can be left, alone and behind others.
+    // A thread has several rows: all possible numbers of remaining rows, alone and after others.
     constexpr Size kSizes[] = {{5, 1},   {5, 7},   {1, 8},   {2, 8},     {3, 8},    {4, 8},
                                {5, 264}, {6, 264}, {8, 264}, {19, 3072}, {5, 5632}, {7, 5632}};
     for (const Activation kind : kKinds) {
@@ -144,7 +144,7 @@ TEST_F(ActivationBackwardTest, ForwardMatchesF64) {
                         ASSERT_TRUE(std::isnan(got[i])) << "behind the end";
                         continue;
                     }
-                    const double v = xs[r * stride + c] + (gated ? 0.0f : bs[c]);  // f32, as there
+                    const double v = xs[r * stride + c] + (gated ? 0.0f : bs[c]);  // in f32
                     const double up = gated ? double{xs[r * stride + width + c]} : 1.0;
                     const double want = act(kind, v) * up;
                     ASSERT_NEAR(got[i], want, error(want, up, v))
@@ -155,7 +155,7 @@ TEST_F(ActivationBackwardTest, ForwardMatchesF64) {
     }
 }
 
-// dx has the bits it has alone, and dbias the sum of these.
+// dx has the same bits as without a bias, and dbias is the sum of dx.
 TEST_F(ActivationBackwardTest, WithTheBias) {
     for (const Activation kind : kKinds) {
         for (const std::int64_t cols : {1, 7, 8, 264, 1024, 3072}) {
@@ -188,7 +188,7 @@ TEST_F(ActivationBackwardTest, WithTheBias) {
     }
 }
 
-// act(x + bias) has the bits of act(y) where y = x + bias is exact in bf16: whole numbers.
+// act(x + bias) has the bits of act(y) if y = x + bias is exact in bf16: whole numbers.
 TEST_F(ActivationBackwardTest, TheBiasBefore) {
     for (const Activation kind : kKinds) {
         for (const std::int64_t cols : {1, 7, 8, 264, 3072}) {

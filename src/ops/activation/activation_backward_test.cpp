@@ -29,7 +29,7 @@ double exact(Activation kind, double x) {
     return 0;
 }
 
-// act'(x), and the sum of the magnitudes that it is the sum of.
+// act'(x), and the sum of the magnitudes of its terms.
 struct ExactSlope {
     double value, size;
 };
@@ -58,7 +58,7 @@ ExactSlope exact_slope(Activation kind, double x) {
     return {};
 }
 
-// As the forward's: an exponential of an argument y errs by a few roundoffs times (1 + |y|).
+// As in the forward: an exponential of an argument y errs by a few roundoffs times (1 + |y|).
 double relative(Activation kind, double x) {
     double argument = std::abs(x);
     if (kind == Activation::gelu) argument = x * x / 2;
@@ -91,7 +91,7 @@ TEST(ActivationBackward, MatchesF64) {
             for (std::int64_t i = 0; i < n; ++i) {
                 const ExactSlope want = exact_slope(kind, x[i]);
                 const double size = std::abs(double{dy[i]});
-                // Beyond 100 the slope is 0 or 1 to f32, and huge x must not spoil the bound.
+                // Beyond 100 the slope is 0 or 1 in f32, and huge x must not inflate the bound.
                 const double share = std::abs(x[i]) > 100 ? 0 : relative(kind, x[i]);
                 const double bound = share * want.size + 300 * 0x1p-126;
                 ASSERT_NEAR(dx[i], want.value * dy[i], size * (bound + kRoundoff * want.size))

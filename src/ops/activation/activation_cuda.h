@@ -1,4 +1,4 @@
-// Activations on the GPU; in and out f32, f16 or bf16, each of its own choice, f32 arithmetic.
+// Activations on the GPU; in and out may each be f32, f16 or bf16; f32 arithmetic.
 #pragma once
 
 #include "core/context.h"
@@ -11,7 +11,7 @@ namespace mr::cuda {
 // gate_up [tokens, 2 * hidden]: the gate first, then up; out [tokens, hidden].
 void gated_activation(const Context& ctx, Tensor out, Tensor gate_up, ops::Activation kind);
 
-// out = act(x + bias), by rows; bias f32 [cols] or none. out may be x where the type is the same.
+// out = act(x + bias), by rows; bias f32 [cols] or none. out may be x if the types are the same.
 void activation(const Context& ctx, Tensor out, Tensor x, Tensor bias, ops::Activation kind);
 
 }  // namespace mr::cuda

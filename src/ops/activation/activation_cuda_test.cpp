@@ -31,10 +31,10 @@ double exact(Activation kind, double x) {
     return 0;
 }
 
-// expf is good to 2 ulp (4 roundoffs), normcdff to 5 ulp (10), and the argument y of the
-// exponential to a few roundoffs, so that the result errs by a few roundoffs times (1 + |y|); y is
-// x, x² / 2 or 2u. On the positive side the exponential is what is left to 1. Results below the
-// smallest normal count as 0. Then the type's rounding.
+// expf errs by 2 ulp (4 roundoffs), normcdff by 5 ulp (10), and the argument y of the exponential
+// by a few roundoffs, so that the result errs by a few roundoffs times (1 + |y|); y is x, x² / 2 or
+// 2u. On the positive side the exponential is the difference to 1. Results below the smallest
+// normal count as 0. Then the type's rounding.
 double tolerance(Activation kind, double x, double want, DType type) {
     double argument = 0;
     if (kind == Activation::silu) argument = std::abs(x);
@@ -98,7 +98,7 @@ TEST_F(ActivationTest, NanStaysNan) {
     }
 }
 
-// act(gate) * up and act(x + bias) have the bits of their parts done one after another in f32.
+// act(gate) * up and act(x + bias) have the bits of separate operations in f32.
 TEST_F(ActivationTest, GatedAndBiasAreTheirParts) {
     for (const std::int64_t hidden : {1, 7, 64, 172, 255, 256, 2560, 11008}) {
         for (const std::int64_t rows : {1, 3, 33}) {

@@ -28,14 +28,14 @@ double exact(Activation kind, double x) {
     return 0;
 }
 
-// e^ is good to 2 ulp and its argument y to a few roundoffs, so that the result errs by a few
+// e^ errs by 2 ulp and its argument y by a few roundoffs, so that the result errs by a few
 // roundoffs times (1 + |y|); y is x, x² / 2 or 2u. Results below the smallest normal count as 0.
 double tolerance(Activation kind, double x, double want) {
     double argument = 0;
     if (kind == Activation::silu) argument = std::abs(x);
     if (kind == Activation::gelu) argument = x * x / 2;
     if (kind == Activation::gelu_tanh) argument = 1.6 * std::abs(x + 0.044715 * x * x * x);
-    // On the positive side the exponential is what is left to 1: its error does not grow.
+    // On the positive side the exponential is the difference to 1: its error does not grow.
     if (x > 0) argument = 1;
     if (kind == Activation::relu) return 0;
     return (10 + 6 * argument) * kRoundoff * std::abs(want) + 100 * 0x1p-126;
@@ -99,7 +99,7 @@ TEST(Activation, GatedIsTheProduct) {
     });
 }
 
-// What an element becomes must not depend on where in a vector it stood.
+// The result of an element must not depend on its position in a vector.
 TEST(Activation, PlaceInTheRowDoesNotMatter) {
     for_each_isa([] {
         for (Activation kind : kKinds) {

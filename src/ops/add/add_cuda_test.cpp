@@ -11,7 +11,7 @@ namespace {
 
 class GpuAdd : public GpuTest {};
 
-// One rounding an element: the sum has the bits of the host's.
+// One rounding per element: the sum has the same bits as the host's.
 TEST_F(GpuAdd, IsTheHostsSum) {
     for (const Shape shape : {Shape{1, 1}, Shape{1, 2560}, Shape{3, 257}}) {
         memory_.reset();

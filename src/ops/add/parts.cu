@@ -4,7 +4,7 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kCols = 32;    // of a block: a warp reads 128 bytes of a part
+constexpr int kCols = 32;    // per block: a warp reads 128 bytes of a part
 constexpr int kGroups = 16;  // warps: warp g has parts g, g + 16, ...
 constexpr int kBatch = 8;    // loads in flight
 
@@ -12,7 +12,7 @@ struct Targets {
     float* to[3];
 };
 
-// Block (columns, which): parts of `which` begin n floats behind those of the one before.
+// Block (columns, which): the parts of `which` begin n floats after those of the previous one.
 __global__ void __launch_bounds__(kCols* kGroups)
     add_all_parts(const Targets targets, const float* parts, int count, std::int64_t n,
                   std::int64_t stride, Stamp* stamp) {

@@ -1,5 +1,5 @@
-// The second half of sums over rows: blocks of a kernel leave a partial sum each, and these are
-// added in one order, so that no atomic addition decides about bits.
+// The second half of sums over rows: the blocks of a kernel write one partial sum each, and these
+// are added in a fixed order, so that bits do not depend on atomic additions.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace mr::cuda {
 
-// to[i] += the sum over p of parts[p * stride + i], p < count, i < n; to may be null: nothing
-// happens. Not entered in the ledger: it belongs to who made the parts. `stamp`: whose end it is.
+// to[i] += the sum over p of parts[p * stride + i], p < count, i < n; null `to`: nothing happens.
+// Not in the ledger: it is part of the kernel that made the parts. `stamp`: the stage to end.
 void add_parts(const Context& ctx, float* to, const float* parts, int count, std::int64_t n,
                std::int64_t stride, Stamp* stamp = nullptr);
 // The same for three sums side by side, parts [count, 3, n], in one launch; any of `to` may be

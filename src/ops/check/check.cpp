@@ -13,7 +13,7 @@ std::optional<NotFinite> find_not_finite(const Context& ctx, Tensor x, int stage
     const LedgerEntry entry(ctx.ledger, OpKind::check, x.bytes(), 0, 0);
     for (std::int64_t row = 0; row < x.rows(); ++row) {
         const float* values = x.f32(row);
-        // Magnitudes as integers are in the order of the numbers, infinity and NaN at the end.
+        // Magnitudes as integers sort like the numbers, with infinity and NaN last.
         std::uint32_t most = 0;
         for (std::int64_t i = 0; i < x.cols(); ++i) {
             most = std::max(most, std::bit_cast<std::uint32_t>(values[i]) & 0x7fffffffu);

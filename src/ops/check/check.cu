@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kCheckThreads = 256;
 
-// A block has a row. `first` is the packed place of row 0 with infinities alone.
+// One block per row. `first` is NotFinite::packed() of row 0 with infinities only.
 __global__ void __launch_bounds__(kCheckThreads)
     check_rows(unsigned long long* found, const float* x, std::int64_t cols,
                unsigned long long first, Stamp* stamp) {
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kCheckThreads)
     }
     const bool bad = __syncthreads_or(most >= 0x7f800000u) != 0;
     const bool nan = __syncthreads_or(most > 0x7f800000u) != 0;
-    // NotFinite::packed(): the row stands above one bit. Which block comes first does not matter.
+    // NotFinite::packed(): the row is above one bit. The order of blocks does not matter.
     if (bad && threadIdx.x == 0) {
         atomicMin(found,
                   first + (static_cast<unsigned long long>(blockIdx.x) << 1 | (nan ? 1 : 0)));

@@ -1,4 +1,4 @@
-// Where numbers stop being numbers: for --check-nan.
+// Finds the first NaN or infinity, for --check-nan.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace mr::ops {
 
-// A row with a NaN or an infinity in it, and at which stage of a pass it was met.
+// A row with a NaN or an infinity, and the stage of the pass at which it appeared.
 struct NotFinite {
     int stage = 0;
     std::int64_t row = 0;
-    bool nan = false;  // there is a NaN in it; else infinities alone
+    bool nan = false;  // it has a NaN; else only infinities
 
-    // As one word whose least is the first: the earliest stage, of that the first row.
-    // Rows are below 2^31.
+    // Packed into one word whose minimum is the first: the earliest stage, then the first row. Rows
+    // are below 2^31.
     static constexpr std::uint64_t kNone = ~std::uint64_t{0};
     constexpr std::uint64_t packed() const {
         return static_cast<std::uint64_t>(stage) << 32 | static_cast<std::uint64_t>(row) << 1 |
@@ -30,7 +30,7 @@ struct NotFinite {
     friend bool operator==(const NotFinite&, const NotFinite&) = default;
 };
 
-// The first row of x, f32 [rows, cols], that has a NaN or an infinity; none where all is finite.
+// The first row of x, f32 [rows, cols], with a NaN or an infinity; none if all is finite.
 std::optional<NotFinite> find_not_finite(const Context& ctx, Tensor x, int stage);
 
 }  // namespace mr::ops

@@ -48,7 +48,7 @@ TEST_F(CheckTest, FindsTheFirstRowThatIsNotFinite) {
                 y[static_cast<std::size_t>(at)] = bad;
                 EXPECT_EQ(run(y), (ops::NotFinite{7, 100 + at / cols, bad != bad}))
                     << cols << " " << at;
-                // Later rows change nothing; the row's own NaN makes it one.
+                // Later rows change nothing; a NaN in the same row turns it into a NaN row.
                 const bool last = at / cols == rows - 1;
                 y.back() = kNan;
                 EXPECT_EQ(run(y), (ops::NotFinite{7, 100 + at / cols, last || bad != bad}));
@@ -65,7 +65,7 @@ TEST_F(CheckTest, TheEarliestStageStaysWhateverComesAfter) {
     const Tensor healthy = upload(DType::f32, {4, 96}, good);
     const Tensor damaged = upload(DType::f32, {4, 96}, bad);
     check_finite(ctx_, found_, healthy, 1);
-    check_finite(ctx_, found_, damaged, 9, 0);  // a first part of a batch
+    check_finite(ctx_, found_, damaged, 9, 0);  // the first part of a batch
     check_finite(ctx_, found_, damaged, 10, 0);
     EXPECT_EQ(found(), (ops::NotFinite{9, 2, false}));
     check_finite(ctx_, found_, damaged, 4, 50);  // the second part fails earlier

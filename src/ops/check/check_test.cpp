@@ -27,7 +27,7 @@ TEST(Check, FindsTheFirstRowThatIsNotFinite) {
                 y[at] = bad;
                 EXPECT_EQ(find_not_finite(bench, y, 3), (NotFinite{3, at / cols, bad != bad}))
                     << cols << " " << at;
-                y[5 * cols - 1] = kNan;  // a later row changes nothing, the same one is NaN
+                y[5 * cols - 1] = kNan;  // a later row changes nothing; a NaN in the same row does
                 EXPECT_EQ(find_not_finite(bench, y, 3),
                           (NotFinite{3, at / cols, bad != bad || at / cols == 4}));
             }

@@ -8,9 +8,9 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kDenoiseBlockThreads = 2 * kBlockPlaces;  // a pass has a block and the one before it
+constexpr int kDenoiseBlockThreads = 2 * kBlockPlaces;  // a pass has a block and the previous one
 
-// Places that a pass asks for. One that only commits a block asks for the first at most.
+// The places that a pass asks for. A pass that only commits a block asks for at most the first.
 __device__ __forceinline__ std::uint64_t asked_places(const BlockState& state,
                                                       const BlockRows& rows) {
     if (rows.asked == 0) return 0;
@@ -50,19 +50,19 @@ __global__ void __launch_bounds__(kDenoiseBlockThreads)
     }
 }
 
-// ops::scheduled().
+// Same as ops::scheduled().
 __device__ __forceinline__ int scheduled(const BlockState& state) {
     const int steps = state.how.steps;
     if (steps <= 0) return 1;
     return max(state.block / steps + (state.pass < state.block % steps ? 1 : 0), 1);
 }
 
-// A thread has a place. Guesses are ranked by counting those that go before each: that is the order
+// One thread per place. Guesses are ranked by counting those that precede each: this is the order
 // of ops::choose(), whose sort is stable.
 __global__ void __launch_bounds__(kBlockPlaces)
     choose_kernel(BlockState* at, const BlockRows rows, const DeviceGuess* made,
                   BlockReport* report, LoopGraph::Loop loop, Stamp* stamp) {
-    __shared__ float keys[kBlockPlaces];     // by place: smaller goes first
+    __shared__ float keys[kBlockPlaces];     // by place: smaller ones go first
     __shared__ float entropy[kBlockPlaces];  // by rank
     __shared__ int taken;
     __shared__ unsigned flags, above;
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(kBlockPlaces)
     const std::uint32_t blocks = state.blocks + (filled || failed ? 1 : 0);
     state.passes = passes;
     state.blocks = blocks;
-    // What was before the block is committed now. A block that is filled is what comes before the
-    // next one.
+    // The text before the block is committed now. A filled block becomes the text before the next
+    // one.
     state.from = state.start;
     if (filled) {
         state.start = state.end;
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kBlockPlaces)
 void block_rows(const Context& ctx, const BlockState* state, const BlockRows& rows) {
     MR_CHECK((rows.text || rows.count <= kDenoiseBlockThreads) && rows.asked <= kBlockPlaces,
              "a pass has two blocks at most, or a text that is there");
-    const int written = rows.text ? rows.asked : 3 * rows.count;  // numbers of 4 bytes
+    const int written = rows.text ? rows.asked : 3 * rows.count;  // words of 4 bytes
     Stamp* stamp = account(ctx, OpKind::sample, "block rows",
                            {1, sizeof(BlockState),
                             static_cast<std::uint64_t>(written) * 4 +

@@ -1,6 +1,6 @@
-// A block that is filled in on the GPU: its state lies in device memory, a kernel makes the inputs
-// of a pass from it, and another settles guesses as ops::choose() does. So passes follow each other
-// without the host, which reads a block when it is filled.
+// Fills in a block on the GPU: its state is in device memory, one kernel makes the inputs of a pass
+// from it, and another settles guesses as ops::choose() does. So passes follow each other without
+// the host, which reads a block when it is filled.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 
 namespace mr::cuda {
 
-inline constexpr int kBlockPlaces = 64;  // of a block, at most
+inline constexpr int kBlockPlaces = 64;  // most places of a block
 
-// In device memory. Positions are those of the text.
+// In device memory. Positions count from the beginning of the text.
 struct BlockState {
     GuessRow
-        row;  // temperature, filters and seed of every place; position and step are set by pass
+        row;  // temperature, filters and seed of every place; every pass sets position and step
     ops::DenoiseParams how;
-    std::int32_t mask;   // the token of an unknown place
+    std::int32_t mask;   // the mask token, for unknown places
     std::int32_t block;  // places of a block
     std::int32_t part;   // places that are guessed together: those of a block, or of a part of it
     std::int32_t size;   // tokens of the text
     std::int32_t from;   // tokens [from, start) go into the cache with the next pass
     std::int32_t start, end;            // of the open block
-    std::int32_t pass;                  // that it has had guesses from
-    std::uint32_t passes, blocks;       // in all: passes, and blocks that were filled
+    std::int32_t pass;                  // passes of this block so far
+    std::uint32_t passes, blocks;       // in all: passes, and filled blocks
     std::uint64_t known;                // bit i: place i is settled
-    std::int32_t ids[kBlockPlaces];     // of the places that are
+    std::int32_t ids[kBlockPlaces];     // of the settled places
     std::int32_t before[kBlockPlaces];  // tokens [from, start)
 };
 
-// In host memory that the device writes to: a filled block, and how far the passes are.
+// In host memory that the device writes: a filled block, and the progress of passes.
 struct BlockReport {
     std::uint64_t progress;  // BlockState::blocks << 32 | passes; written last
     std::int32_t ids[kBlockPlaces];
@@ -40,27 +40,27 @@ struct BlockReport {
 
 // The rows of a pass: [from, from + count) of the text.
 struct BlockRows {
-    std::int32_t *ids, *positions, *sequence;  // [count]; not written where there is a `text`
+    std::int32_t *ids, *positions, *sequence;  // [count]; not written if there is a `text`
     std::int32_t* first;                       // [2]: 0 and count
     GuessRow* guesses;                         // [asked]
     int count = 0;
-    int asked = 0;  // rows with logits: guesses[g] is of place g + `place`
+    int asked = 0;  // rows with logits: guesses[g] is for place g + `place`
     int place = 0;
-    bool commits = false;  // the rows end where the block begins
-    // Where attention is full, passes read the whole text where it lies in device memory, with the
-    // mask token at unknown places. The open block is somewhere in the rows.
+    bool commits = false;  // the rows end at the begin of the block
+    // With full attention, passes read the whole text from device memory, with the mask token at
+    // unknown places. The open block may be anywhere in the rows.
     std::int32_t* text = nullptr;      // [size], or null
     std::int32_t* asked_at = nullptr;  // [asked]: the rows with logits
-    int speaks_of = 0;                 // the position that row 0 has logits for
+    int speaks_of = 0;                 // the position of row 0's logits
 };
 void block_rows(const Context& ctx, const BlockState* state, const BlockRows& rows);
 
-// Settles some of the places that block_rows() asked for, by made[0, asked). When none is left the
-// block is reported, and the next one opens. `loop` runs again while there are places left.
+// Settles some of the places that block_rows() asked for, from made[0, asked). When none is left,
+// the block is reported and the next one opens. `loop` runs again while there are places left.
 void block_choose(const Context& ctx, BlockState* state, const BlockRows& rows,
                   const DeviceGuess* made, BlockReport* report, LoopGraph::Loop loop);
 
-// Places of the state's block that the next pass asks for, as bits.
+// The places of the state's block that the next pass asks for, as bits.
 #ifdef __CUDACC__
 __host__ __device__
 #endif

@@ -17,8 +17,8 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// The draw of tile_draw.h; `best`: the largest logit. Of its scratch, sample_scratch_bytes(), it
-// takes 8 bytes a tile.
+// The draw of tile_draw.h; `best`: the largest logit. It uses 8 bytes per tile of its scratch,
+// sample_scratch_bytes().
 Sampled drawn_by_tiles(const Context& ctx, std::span<const float> logits, float best,
                        const SampleParams& sampling, std::uint64_t position, std::uint64_t step) {
     check_sample_params(sampling);
@@ -26,7 +26,7 @@ Sampled drawn_by_tiles(const Context& ctx, std::span<const float> logits, float 
     const auto tiles = static_cast<int>(draw_tiles(vocab));
     MR_CHECK(ctx.scratch.size() >= sample_scratch_bytes(vocab),
              "guess is given sample_scratch_bytes()");
-    // As in sample(): what is drawn from is read once.
+    // As in sample(): the logits are read once.
     const LedgerEntry entry(ctx.ledger, OpKind::sample, logits.size_bytes(), 0,
                             4 * static_cast<std::uint64_t>(vocab));
     const TileAsk ask{.temperature = sampling.temperature,
@@ -129,7 +129,7 @@ Guess guess_or_fault(const Context& ctx, Tensor logits, const SampleParams& samp
     const float best = MR_DISPATCH(row_max)(row, vocab, &nan);
     if (nan) return {.id = kGuessNan};
     if (best == -kInfinity) return {.id = kGuessNone};
-    const bool infinite = best == kInfinity;  // such logits share all
+    const bool infinite = best == kInfinity;  // infinite logits share all the probability
     const double sum = infinite ? static_cast<double>(std::count(row, row + vocab, best))
                                 : MR_DISPATCH(row_exp_sum)(row, vocab, best);
     Guess out{.id = truth, .confidence = static_cast<float>(1 / sum)};
@@ -151,7 +151,7 @@ Guess guess_or_fault(const Context& ctx, Tensor logits, const SampleParams& samp
     double weighted = 0;  // sum of e^x x, where x is at most 0
     for (std::int64_t i = 0; i < vocab && !infinite; ++i) {
         const double nats = static_cast<double>(row[i]) - static_cast<double>(best);
-        if (nats > -100) weighted += std::exp(nats) * nats;  // the rest is below the sum's rounding
+        if (nats > -100) weighted += std::exp(nats) * nats;  // the rest is below the rounding
     }
     out.entropy = static_cast<float>(std::max(std::log(sum) - weighted / sum, 0.0));
     return out;

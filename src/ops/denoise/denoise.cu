@@ -11,7 +11,7 @@ namespace {
 
 using namespace sampling;
 
-// A row as the sampler has it (sample_row.cuh), with statistics of the whole distribution.
+// A row as in the sampler (sample_row.cuh), with statistics of the whole distribution.
 template <bool kCluster>
 class RowGuess : RowDraw<kCluster, true> {
     using Base = RowDraw<kCluster, true>;
@@ -25,7 +25,7 @@ class RowGuess : RowDraw<kCluster, true> {
 
     // The result is valid in the first thread of the first block.
     __device__ DeviceGuess guess(const SampleState& state, const GuessRow& how, int mask) {
-        // Each block reads what it has of the row after it has written there.
+        // Each block reads its part of the row after it has written there.
         if (thread() == 0 && mask >= first_ && mask < end_) logits_[mask] = -kInfinity;
         __syncthreads();
         Base::load(state, 0);
@@ -85,9 +85,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     const StageClock clock(stamp);
     const int row = static_cast<int>(blockIdx.x) / Team<kCluster>::size();
     const GuessRow& how = rows[row];
-    if (!how.sampling.active) return;  // its place is settled
+    if (!how.sampling.active) return;  // the place is already settled
     SampleState state;
-    // load() takes parameters from here; it writes nothing.
+    // load() reads parameters from here; it writes nothing.
     state.rows = const_cast<SampleRow*>(&how.sampling);
     RowGuess<kCluster> draw(work, memory, logits + static_cast<std::int64_t>(row) * vocab, vocab);
     const DeviceGuess guess = draw.guess(state, how, mask);

@@ -1,4 +1,4 @@
-// What logits on the GPU say of unknown tokens: ops::guess() for many rows at once.
+// Guesses for unknown tokens from logits on the GPU: ops::guess() for many rows at once.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace mr::cuda {
 
-// How a row is guessed, in device memory.
+// How to guess a row, in device memory.
 struct GuessRow {
-    // Temperature, filters, seed, position and step; without a penalty. A row that is not active is
-    // skipped.
+    // Temperature, filters, seed, position and
+    // step; no penalty. An inactive row is skipped.
     SampleRow sampling;
-    std::int32_t truth;    // the token that stands there; -1: one is drawn
-    std::int32_t drawn;    // 1: confidence is the drawn token's (ops::DenoiseParams::drawn)
-    std::int32_t entropy;  // 1: the entropy is wanted
+    std::int32_t truth;    // the known token; -1: draw one
+    std::int32_t drawn;    // 1: confidence of the drawn token (ops::DenoiseParams::drawn)
+    std::int32_t entropy;  // 1: compute the entropy
     std::int32_t unused;
 };
 GuessRow guess_row(const ops::SampleParams& sampling, const ops::DenoiseParams& how,
@@ -29,16 +29,16 @@ struct DeviceGuess {
     std::uint32_t flags;  // SampleFlag
 };
 
-// out[r] of row r of logits f32 [rows, vocab], which lose the probability of the token `mask`; of
-// rows whose draw is filtered (ops::draw_is_filtered()). The bits of a row do not depend on the
-// other rows; confidence and entropy agree with the CPU's to the weights' 2^-40. `team` as in
+// out[r] for row r of logits f32 [rows, vocab], in which the token `mask` loses its probability;
+// for rows whose draw is filtered (ops::draw_is_filtered()). The bits of a row do not depend on the
+// other rows; confidence and entropy agree with the CPU's to 2^-40 of the weights. `team` as in
 // sample().
 void guess(const Context& ctx, Tensor logits, const GuessRow* rows, std::int32_t mask,
            DeviceGuess* out, int team = 0);
-// The same of rows whose draw is not filtered. Tokens are the CPU's: tile_draw.h.
+// The same for rows whose draw is not filtered. Tokens are the same as the CPU's (tile_draw.h).
 void guess_by_tiles(const Context& ctx, Tensor logits, const GuessRow* rows, std::int32_t mask,
                     DeviceGuess* out);
-// ... from records [count, tiles] of such rows (Finish::records of linear_small()): the same bits.
+// The same from records [count, tiles] of such rows (Finish::records of linear_small()).
 void guess_by_records(const Context& ctx, const ops::TileRecord* records, std::int64_t count,
                       std::int64_t vocab, const GuessRow* rows, DeviceGuess* out);
 

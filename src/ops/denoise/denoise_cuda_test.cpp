@@ -25,7 +25,7 @@ class GuessTest : public GpuTest {
             stream_->to_device(t.f32(r), logits[static_cast<std::size_t>(r)].data(),
                                static_cast<std::size_t>(vocab) * 4, nullptr);
         }
-        // By the kernel for each row; the rows of the other one are switched off.
+        // By the kernel for each row; rows of the other kernel are inactive.
         auto* const out = memory_.array<DeviceGuess>(rows.size());
         stream_->fill(out, 0xff, rows.size() * sizeof *out);
         for (const bool filtered : {false, true}) {
@@ -76,7 +76,7 @@ TEST_F(GuessTest, RowsAreThoseOfTheCpu) {
             std::normal_distribution<float> dist(-1.0f, spread[i % 4]);
             std::vector<float> row(static_cast<std::size_t>(vocab));
             for (float& x : row) x = dist(random);
-            if (i % 5 == 0) row[static_cast<std::size_t>(mask)] = 50;  // that must not count
+            if (i % 5 == 0) row[static_cast<std::size_t>(mask)] = 50;  // must not count
             ops::SampleParams sampling;
             sampling.temperature = i % 3 == 0 ? 0.0f : i % 3 == 1 ? 1.0f : 0.7f;
             sampling.top_k = i % 2 ? 50 : 0;
@@ -132,7 +132,7 @@ TEST_F(GuessTest, RowsDoNotDependOnOthersOrOnTheTeam) {
     }
 }
 
-// Records made on the host, by the functions that kernels make them with, and logits: one result.
+// Records made on the host by the kernels' functions, and logits, give the same result.
 TEST_F(GuessTest, RecordsGiveWhatLogitsGive) {
     std::mt19937 random(11);
     for (const int vocab : {1, 17, 96, 9001, 151936}) {

@@ -50,7 +50,7 @@ std::vector<int> chosen(const DenoiseParams& how, const std::vector<Guess>& gues
 }
 
 TEST(Denoise, StatisticsAreThoseOfTheWholeDistributionWithoutTheMask) {
-    // Probabilities 0.5, 0.25, 0.25 once the mask, by far the largest, is left out.
+    // Probabilities 0.5, 0.25, 0.25 without the mask, which has by far the largest logit.
     Row row{{std::log(0.5f), 9.0f, std::log(0.25f), std::log(0.25f)}};
     const DenoiseParams how{.remask = Remask::entropy};
     const Guess got = row.guess(plain(), how, 1, 3, 0, 2);

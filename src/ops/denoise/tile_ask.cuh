@@ -1,4 +1,4 @@
-// What a row on the GPU asks of its tiles (tile_draw.h), and a tile's record in a kernel.
+// A row's request to its tiles on the GPU (tile_draw.h), and a tile's record in a kernel.
 #pragma once
 
 #include "ops/denoise/denoise_cuda.h"
@@ -16,7 +16,7 @@ __device__ __forceinline__ ops::TileAsk tile_ask(const GuessRow& row) {
     return ask;
 }
 
-// load(i): the logit of token i of the tile, asked for tokens of the vocabulary alone.
+// load(i): the logit of token i of the tile, called only for tokens of the vocabulary.
 template <typename Load>
 __device__ __forceinline__ ops::TileRecord tile_record(int tile, int vocab, int mask,
                                                        const ops::TileAsk& ask, Load&& load) {

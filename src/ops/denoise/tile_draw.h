@@ -1,11 +1,11 @@
-// What a row of logits says of one place, tile by tile of 16 tokens: a record for each tile, from
-// which the statistics of the whole row and a draw without filters are made. A product that makes
-// records needs no memory for logits.
+// The guess for one place from a row of logits, by tiles of 16 tokens: one record per tile, from
+// which the statistics of the whole row and a draw without filters are computed. A product that
+// makes records needs no memory for logits.
 //
-// The draw has two levels. Each tile draws a candidate by the weights of its tokens, with a uniform
-// of its own: Philox at (seed, position, step and tile). The row draws a tile by the weights of the
-// tiles, with the uniform that sample() has: Philox at (seed, position, step). The candidate of
-// that tile is the token. So its probability is its share of the row.
+// The draw has two levels. Each tile draws a candidate by the weights of its tokens, with its own
+// uniform number: Philox at (seed, position, step and tile). The row draws a tile by the weights of
+// the tiles, with the uniform number of sample(): Philox at (seed, position, step). The candidate
+// of that tile is the token. So its probability is its share of the row.
 //
 // CPU and GPU share these functions and have the same bits: there is no product here that a
 // compiler could fuse with a sum, and sums are integers, which are the same in any order.
@@ -31,7 +31,7 @@
 
 namespace mr::ops {
 
-inline constexpr int kDrawTile = 16;  // tokens, from multiples of 16 on
+inline constexpr int kDrawTile = 16;  // tokens per tile
 inline constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 
 constexpr std::int64_t draw_tiles(std::int64_t vocab) {
@@ -40,11 +40,11 @@ constexpr std::int64_t draw_tiles(std::int64_t vocab) {
 
 struct alignas(8) TileRecord {
     float best;            // the largest logit
-    std::uint32_t sum;     // of e^(x - best), in units of 2^-27
-    std::uint32_t spread;  // of e^(x - best) (best - x), the same; 0 where no entropy is wanted
-    std::uint32_t weight;  // of e^((x - best) / temperature), the same; 0 where nothing is drawn
-    float logit;           // of the candidate
-    // Places in the tile: of the candidate in the lowest 4 bits. Then 1 where a logit is NaN.
+    std::uint32_t sum;     // sum of e^(x - best), in units of 2^-27
+    std::uint32_t spread;  // sum of e^(x - best) (best - x), same units; 0 if no entropy is wanted
+    std::uint32_t weight;  // sum of e^((x - best) / temperature), same units; 0 if nothing is drawn
+    float logit;           // the candidate's logit
+    // The candidate's place in the tile in the lowest 4 bits; the next bit is 1 if a logit is NaN.
     std::uint32_t marks;
 
     static constexpr std::uint32_t kNan = 16;
@@ -53,8 +53,8 @@ struct alignas(8) TileRecord {
     bool operator==(const TileRecord&) const = default;
 };
 
-// What a row asks of its tiles. The candidate is the token `truth` where one is given, the most
-// probable one (the first of equal ones) at temperature 0, and drawn otherwise.
+// A row's request to its tiles. The candidate is the token `truth` if given, the most probable one
+// (the first of equals) at temperature 0, and drawn otherwise.
 struct TileAsk {
     float temperature = 0;
     std::int32_t truth = -1;
@@ -75,10 +75,10 @@ MR_TILE_DRAW float fused(float a, float b, float c) {
 #endif
 }
 
-// e^d for d of 0 and less, to 2 ulp; 0 below e^-40, which no sum here would notice.
+// e^d for d <= 0, to 2 ulp; 0 below e^-40, which would not change any sum here.
 MR_TILE_DRAW float falling(float d) {
     if (!(d > -40.0f)) return 0;
-    constexpr float kRounding = 0x1.8p23f;  // its sum with a small number holds the nearest integer
+    constexpr float kRounding = 0x1.8p23f;  // adding it leaves the nearest integer
     const float shifted = fused(d, 1.44269504f, kRounding);
     const float n = shifted - kRounding;
     float r = fused(n, -0.693359375f, d);  // d - n ln(2), in two parts
@@ -90,7 +90,7 @@ MR_TILE_DRAW float falling(float d) {
     p = fused(p, r, 1.6666665459e-1f);
     p = fused(p, r, 5.0000001201e-1f);
     const float e = fused(p, r * r, r) + 1.0f;
-    // 2^n by the exponent: its low bits are those of `shifted`.
+    // 2^n via the exponent: its low bits are those of `shifted`.
     const std::uint32_t power = std::bit_cast<std::uint32_t>(shifted) << 23;
     return std::bit_cast<float>(std::bit_cast<std::uint32_t>(e) + power);
 }
@@ -100,7 +100,7 @@ MR_TILE_DRAW float rate_of(float temperature) { return 1.0f / temperature; }
 MR_TILE_DRAW float cooled(float d, float rate) { return d == 0 ? 0.0f : d * rate; }
 MR_TILE_DRAW std::uint32_t units(float part) { return static_cast<std::uint32_t>(part * 0x1p27f); }
 
-// The sum of weights that a draw by `word` falls on, from 1 to `kept`: the first candidate with
+// The cumulative weight that a draw by `word` selects, from 1 to `kept`: the first candidate with
 // which the sum reaches it is drawn. (u * kept, u of 24 bits, exactly.)
 MR_TILE_DRAW std::uint64_t target_in(std::uint32_t word, std::uint64_t kept) {
     const std::uint64_t u = word >> 8, low = kept & 0xffffff;
@@ -126,7 +126,7 @@ MR_TILE_DRAW std::uint32_t weigh(const float (&x)[kDrawTile], float best, float 
     }
     return sum;
 }
-// Which of them the tile draws.
+// Which token the tile draws.
 MR_TILE_DRAW int candidate(const std::uint32_t (&weights)[kDrawTile], std::uint32_t sum,
                            std::uint32_t word) {
     const std::uint64_t target = target_in(word, sum);
@@ -140,13 +140,13 @@ MR_TILE_DRAW int candidate(const std::uint32_t (&weights)[kDrawTile], std::uint3
     return before;
 }
 
-// ---- a tile in its row; d: of the tile's best logit below the row's ----
+// ---- a tile in its row; d: the tile's best logit minus the row's ----
 
-// A sum of the tile in units of 2^-40 of the row's best; `d` cooled where the sum is a weight.
+// A sum of the tile in units of 2^-40 of the row's best; for weights, `d` over the temperature.
 MR_TILE_DRAW std::uint64_t share(std::uint32_t sum, float d) {
     return static_cast<std::uint64_t>(static_cast<float>(sum) * falling(d) * 0x1p13f);
 }
-// The same of e^(x - row's best) (row's best - x).
+// The same for the sum of e^(x - row's best) (row's best - x).
 MR_TILE_DRAW std::uint64_t spread_share(const TileRecord& record, float d) {
     const float e = falling(d);
     if (e == 0) return 0;
@@ -156,8 +156,8 @@ MR_TILE_DRAW std::uint64_t spread_share(const TileRecord& record, float d) {
 
 }  // namespace tile
 
-// The record of tile number `number`: x are the logits of its tokens, -inf for those that have no
-// probability or are past the vocabulary.
+// The record of tile `number`: x are the logits of its tokens, -inf for tokens without probability
+// or past the vocabulary.
 MR_TILE_DRAW TileRecord tile_record(const float (&x)[kDrawTile], int number, const TileAsk& ask) {
     TileRecord out{};
     out.best = kNoLogit;

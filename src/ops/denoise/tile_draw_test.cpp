@@ -43,7 +43,7 @@ class TileDraw : public ::testing::Test {
         for (float& x : out) x = dist(random_);
         return out;
     }
-    // Softmax in f64, the mask left out.
+    // Softmax in f64, without the mask.
     static std::vector<double> probabilities(const std::vector<float>& logits, float temperature,
                                              std::int32_t mask) {
         std::vector<double> out;
@@ -84,7 +84,7 @@ TEST_F(TileDraw, ExponentialsAreThoseOfF64) {
     for (const float d : {-41.0f, -1e30f, -kInf, std::nanf("")}) EXPECT_EQ(tile::falling(d), 0.0f);
 }
 
-// Chi-square with as many degrees of freedom as tokens, less one: mean f, deviation sqrt(2 f).
+// Chi-square with (number of tokens - 1) degrees of freedom f: mean f, deviation sqrt(2 f).
 TEST_F(TileDraw, DrawsHaveTheProbabilitiesOfTheirTokens) {
     for (const int vocab : {2, 5, 16, 17, 40}) {
         for (const float temperature : {1.0f, 0.6f, 2.5f}) {
@@ -116,7 +116,7 @@ TEST_F(TileDraw, DrawsHaveTheProbabilitiesOfTheirTokens) {
     }
 }
 
-// The share of a tile times that of a token in it: what the draws are made by, without chance.
+// The share of a tile times that of a token in it: the probabilities that draws are made by.
 TEST_F(TileDraw, SharesAreProbabilities) {
     const std::vector<float> logits = normal(16 * 40 + 7, 3);
     for (const float temperature : {1.0f, 0.3f, 1.7f}) {
@@ -170,11 +170,11 @@ TEST_F(TileDraw, CandidatesAreTheBestTheTruthOrDrawn) {
     float x[kDrawTile];
     std::fill(x, x + kDrawTile, 0.0f);
     x[9] = x[11] = 2;
-    EXPECT_EQ(tile_record(x, 3, {}).candidate(), 9);  // the first of equal ones
+    EXPECT_EQ(tile_record(x, 3, {}).candidate(), 9);  // the first of equals
     const TileRecord truth = tile_record(x, 3, {.temperature = 1, .truth = 3 * kDrawTile + 4});
     EXPECT_EQ(truth.candidate(), 4);
     EXPECT_EQ(truth.logit, 0.0f);
-    // Every token that has probability is drawn by some tile, and no other.
+    // Every token with probability is drawn by some tile number, and no other.
     x[0] = x[15] = kNoLogit;
     std::vector<int> count(kDrawTile, 0);
     for (int number = 0; number < 4000; ++number) {
@@ -189,7 +189,7 @@ TEST_F(TileDraw, CandidatesAreTheBestTheTruthOrDrawn) {
 
 TEST_F(TileDraw, RowsAtTheEdges) {
     std::vector<float> row(17, -kInf);
-    row[16] = -3;  // the only token, alone in its tile
+    row[16] = -3;  // the only possible token, alone in its tile
     for (std::uint64_t step = 0; step < 20; ++step) {
         const Guess got = draw(row, unfiltered(1), 5, 1, step, {.drawn = true});
         EXPECT_EQ(got.id, 16);
@@ -197,7 +197,7 @@ TEST_F(TileDraw, RowsAtTheEdges) {
         EXPECT_EQ(got.logprob, 0.0f);
     }
     EXPECT_THROW(draw(row, unfiltered(1), 16, 1, 0), Error);
-    row[2] = row[16] = kInf;  // they share it all
+    row[2] = row[16] = kInf;  // they share all the probability
     row[3] = 100;
     int first = 0;
     for (std::uint64_t step = 0; step < 200; ++step) {
@@ -207,7 +207,7 @@ TEST_F(TileDraw, RowsAtTheEdges) {
         first += got.id == 2;
     }
     EXPECT_NEAR(first, 100, 40);
-    // A temperature whose inverse is infinite draws the best.
+    // A temperature whose inverse is infinite draws the best token.
     EXPECT_EQ(draw({1, 3, 2}, unfiltered(1e-45f), -1, 0, 0).id, 1);
     EXPECT_EQ(draw({1, 3, 2}, unfiltered(1e-45f), -1, 0, 7).id, 1);
     row[4] = std::nanf("");
@@ -224,7 +224,7 @@ TEST_F(TileDraw, ConfidenceOfTheDrawnTokenIsItsProbability) {
     }
 }
 
-// Filters that keep everything are none; any other makes the draw that of sample().
+// Filters that keep everything count as none; any other one makes the draw that of sample().
 TEST_F(TileDraw, FiltersThatTakeNothingAwayAreNone) {
     const std::vector<float> logits = normal(60, 1);
     SampleParams all = unfiltered(1);

@@ -1,9 +1,9 @@
-// Guesses of rows whose draw is not filtered, from the records of their tiles (tile_draw.h). The
-// records lie in memory, or are made here from logits.
+// Guesses for rows whose draw is not filtered, from the records of their tiles (tile_draw.h). The
+// records are in memory, or are made here from logits.
 //
-// A block has a row, each of its warps a run of neighbouring tiles. They agree on the best logit,
-// then on the sums, which are integers: no bit depends on who adds. The warp in whose run the draw
-// falls looks for the tile.
+// A block has a row, each of its warps a run of neighbouring tiles. They reduce the best logit,
+// then the sums, which are integers, so the order of additions changes no bit. The warp whose run
+// contains the draw finds the tile.
 #include <cstdint>
 
 #include "core/cuda/kernel.cuh"
@@ -70,13 +70,13 @@ __global__ void __launch_bounds__(kThreads)
     __shared__ float space[kWarps];
     __shared__ u64 sums[kWarps];
     __shared__ u64 runs[kWarps];  // weights of the warps' tiles
-    __shared__ int chosen;        // the tile
+    __shared__ int chosen;        // the drawn tile
     wait_for_previous();
     let_next_start();
     const StageClock clock(stamp);
     const int row = static_cast<int>(blockIdx.x);
     const GuessRow& how = rows[row];
-    if (!how.sampling.active) return;  // its place is settled
+    if (!how.sampling.active) return;  // the place is already settled
     const ops::TileAsk ask = tile_ask(how);
     const int each = (records.tiles + kWarps - 1) / kWarps;
     const int first = warp() * each, end = min(first + each, records.tiles);
@@ -113,13 +113,13 @@ __global__ void __launch_bounds__(kThreads)
         weight = warp_reduce(weight, [](u64 a, u64 b) { return a + b; });
         if (lane() == 0) runs[warp()] = weight;
         __syncthreads();
-        u64 before = 0;  // of the warps before this one
+        u64 before = 0;  // weight of the preceding warps
         for (int w = 0; w < kWarps; ++w) {
             before += w < warp() ? runs[w] : 0;
             kept += runs[w];
         }
         const u64 target = ops::tile::target_in(ops::tile::row_word(ask), kept);
-        // The same in all lanes of a warp.
+        // Uniform in a warp.
         bool here = before < target && target <= before + weight;
         for (int t = first; here; t += 32) {
             const int tile = t + lane();

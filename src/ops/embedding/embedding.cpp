@@ -19,7 +19,7 @@ void embedding(const Context& ctx, Tensor out, Tensor table, std::span<const std
     MR_CHECK(dim % block == 0, "a row is a whole number of blocks");
     for (std::int32_t id : ids) MR_CHECK(id >= 0 && id < vocab, "ids lie in the vocabulary");
 
-    // Each token's row is read; a scale product per element where the type has one.
+    // Each token's row is read; one multiplication per element if the type has a scale.
     const auto elements = static_cast<std::uint64_t>(tokens * dim);
     const LedgerEntry entry(
         ctx.ledger, OpKind::embedding,
@@ -34,7 +34,7 @@ void embedding(const Context& ctx, Tensor out, Tensor table, std::span<const std
                     dequantize(table.dtype, row, to, dim);
                     continue;
                 }
-                constexpr std::int64_t kPart = 256;  // a multiple of every block
+                constexpr std::int64_t kPart = 256;  // a multiple of every block size
                 float part[kPart];
                 for (std::int64_t i = 0; i < dim; i += kPart) {
                     const std::int64_t n = std::min(kPart, dim - i);

@@ -19,7 +19,7 @@ __device__ __forceinline__ float half_at(const unsigned char* p) {
 }
 
 // Columns col .. col + 3 of a row; col is a multiple of 4, so that they share a block, and in tiles
-// a 4-byte word. The type is the same for all threads.
+// a 4-byte word. The type is uniform over all threads.
 __device__ __forceinline__ void table_row4(const Table& t, int row, int col, float (&v)[4]) {
     const std::int64_t at = static_cast<std::int64_t>(row) * t.dim + col;
     switch (t.type) {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void table_row4(const Table& t, int row, int col, flo
     float scale;
     bool eight = true;
     int shift = 0;
-    if (t.type == DType::q8_0 || t.type == DType::q4_0) {  // blocks lie at even addresses
+    if (t.type == DType::q8_0 || t.type == DType::q4_0) {  // blocks are at even addresses
         eight = t.type == DType::q8_0;
         const unsigned char* block = t.data + at / 32 * (eight ? 34 : 18);
         const int in_block = col % 32;
@@ -68,7 +68,7 @@ __device__ __forceinline__ float table_at(const Table& t, int row, int col) {
     return to_f32(reinterpret_cast<const bf16*>(t.data)[at]);
 }
 
-// Block (token, part of the row): a thread has four columns, or one where dim is odd.
+// Block (token, part of the row): a thread has four columns, or one if dim is not a multiple of 4.
 template <bool kFours>
 __global__ void __launch_bounds__(kEmbeddingThreads)
     embed(float* out, Table table, Table positions, const std::int32_t* ids,
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kEmbeddingThreads)
     }
 }
 
-// Rows as `units` units of bytes: what they mean does not matter, but that ones are NaN.
+// Rows as `units` units of bytes: their meaning does not matter, except that all ones are NaN.
 template <typename Unit>
 __global__ void __launch_bounds__(kEmbeddingThreads)
     gather(Unit* out, const Unit* x, const std::int32_t* rows, int x_rows, int units,

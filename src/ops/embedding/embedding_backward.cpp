@@ -17,7 +17,7 @@ void embedding_backward(const Context& ctx, Tensor dtable, Tensor dx,
     const auto elements = static_cast<std::uint64_t>(tokens * dim);
     const LedgerEntry entry(ctx.ledger, OpKind::embedding, elements * 8 + ids.size_bytes(),
                             elements * 4, elements);
-    // Threads share the columns, a line of memory or more each: a row may come more than once, and
+    // Threads share the columns, at least a cache line each: a row may occur more than once, and
     // its additions stay in order.
     const std::int64_t grain = (rows_per_piece(tokens) + 15) / 16 * 16;
     ctx.pool->parallel_for(dim, grain, [&](std::int64_t begin, std::int64_t end, int) {

@@ -1,12 +1,12 @@
-// Sorting: by 8 bits of the id at a time, least first, stable. A pass is three kernels: blocks
-// count the digits of their chunk of tokens, one block turns counts into places, blocks put their
-// tokens there. Thread d of a block looks after digit d alone, and walks through the chunk in
-// order: no two threads ever want one place, and nothing depends on who is first.
+// Sorting: a stable radix sort, 8 bits of the id at a time, lowest first. A pass is three kernels:
+// blocks count the digits of their chunk of tokens, one block turns counts into positions, blocks
+// move their tokens there. Thread d of a block handles only digit d, and walks through the chunk in
+// order: no two threads write to the same position, so timing has no effect.
 //
 // Adding: the sorted tokens are cut in pieces of kPiece. A row of the table all of whose tokens lie
-// in one piece is finished by that piece's block. Of the others a piece leaves partial sums: of the
-// row that goes on from the piece before (head) and of the one that begins here and goes on (tail).
-// A second kernel adds these up, from the piece where the row begins.
+// in one piece is finished by that piece's block. For other rows a piece writes partial sums: of
+// the row that continues from the previous piece (head) and of the row that begins here and
+// continues (tail). A second kernel adds these, from the piece where the row begins.
 #include <algorithm>
 
 #include "core/cuda/vec4.cuh"
@@ -16,8 +16,8 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kDigits = 256;
-constexpr int kEmbeddingBackwardChunk = 1024;  // tokens that a block sorts
-constexpr int kPiece = 64;                     // sorted tokens that a block adds
+constexpr int kEmbeddingBackwardChunk = 1024;  // tokens a block sorts
+constexpr int kPiece = 64;                     // sorted tokens a block adds
 constexpr int kEmbeddingBackwardThreads = 256;
 constexpr int kEmbeddingBackwardBatch = 8;  // rows in flight
 
@@ -26,7 +26,7 @@ struct Sorted {
     std::int32_t* token;
 };
 
-// What stands for an id: those outside of the table all are `rows`, and come last.
+// The sort key of an id: ids outside of the table all become `rows`, and come last.
 __device__ __forceinline__ std::int32_t kept_id(std::int32_t id, int rows) {
     return id >= 0 && id < rows ? id : rows;
 }
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kDigits)
     counts[threadIdx.x * gridDim.x + blockIdx.x] = mine;
 }
 
-// counts become the number of all before them; one block.
+// Turns counts into the number of all before them; one block.
 __global__ void __launch_bounds__(kDigits) place_digits(int* counts, int blocks) {
     __shared__ int totals[kDigits];
     wait_for_previous();
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kDigits) place_digits(int* counts, int blocks)
     }
 }
 
-// `tokens_in` null: token i is at place i.
+// `tokens_in` null: token i is at position i.
 __global__ void __launch_bounds__(kDigits)
     put_digits(Sorted to, const int* places, const std::int32_t* ids, const std::int32_t* tokens_in,
                int tokens, int rows, int shift) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kEmbeddingBackwardThreads)
     }
 }
 
-// Block (piece, columns): the row that begins in the piece and goes on.
+// Block (piece, columns): the row that begins in the piece and continues.
 template <int kWidth>
 __global__ void __launch_bounds__(kEmbeddingBackwardThreads)
     add_between(float* dtable, const float* parts, Sorted sorted, int tokens, int rows, int dim,
@@ -225,7 +225,7 @@ int pieces_of(std::int64_t tokens, int each) {
 
 // The parts of the scratch.
 struct Plan {
-    std::size_t list, counts, parts;  // bytes; there are four lists
+    std::size_t list, counts, parts;  // bytes of each; there are four lists
     Plan(std::int64_t tokens, std::int64_t dim)
         : list(DeviceArena::padded(static_cast<std::size_t>(tokens) * 4)),
           counts(DeviceArena::padded(
@@ -254,7 +254,7 @@ void embedding_backward(const Context& ctx, Tensor dtable, Tensor dx, const std:
     if (many == 0 || width == 0) return;
     const auto tokens = static_cast<int>(many), dim = static_cast<int>(width);
     const auto rows = static_cast<int>(dtable.dim(0));
-    // Every token's gradient is read and added once; of the table at most as many rows change.
+    // Every token's gradient is read and added once; at most as many rows of the table change.
     const std::uint64_t changed =
         static_cast<std::uint64_t>(std::min(tokens, rows)) * static_cast<std::uint64_t>(dim) * 4;
     Stamp* stamp = account(ctx, OpKind::embedding, "embedding backward",

@@ -23,7 +23,7 @@ class EmbeddingBackwardTest : public GpuTest {
         for (float& v : values) v = static_cast<float>(any(random_));
         return values;
     }
-    // Ids that come once, ids that come often, and one that is most of the batch.
+    // Ids that occur once, ids that occur often, and one that is most of the batch.
     std::vector<std::int32_t> ids_of(std::int64_t tokens, std::int64_t rows, int kind) {
         std::uniform_int_distribution<std::int32_t> any(0, static_cast<std::int32_t>(rows - 1));
         std::vector<std::int32_t> ids;
@@ -72,7 +72,7 @@ TEST_F(EmbeddingBackwardTest, AddsEveryTokenOnce) {
     }
 }
 
-// Of numbers whose sum depends on the order: always the same bits, and near the sum in f64.
+// With numbers whose sum depends on the order: always the same bits, and near the sum in f64.
 TEST_F(EmbeddingBackwardTest, HasOneOrder) {
     constexpr std::int64_t kTokens = 6000, kRows = 300, kDim = 64;
     give_scratch(kTokens, kDim);
@@ -97,7 +97,7 @@ TEST_F(EmbeddingBackwardTest, HasOneOrder) {
             size[to] += std::abs(double{values[t * kDim + i]});
         }
     }
-    // A piece has 64 tokens; then there are as many pieces.
+    // A piece has 64 tokens; then come the pieces.
     for (std::size_t i = 0; i < want.size(); ++i) {
         ASSERT_NEAR(got[0][i], want[i], 0x1p-24 * (64 + kTokens / 64.0) * size[i]);
     }

@@ -16,7 +16,7 @@ TEST(EmbeddingBackward, AddsInOrderWhateverTheThreads) {
         Floats dx = Floats::normal({tokens, dim}, 1), start = Floats::normal({rows, dim}, 2);
         std::vector<std::int32_t> ids;
         for (std::int64_t t = 0; t < tokens; ++t) {
-            ids.push_back(static_cast<std::int32_t>(t * t * 7 % 10));  // the last row never comes
+            ids.push_back(static_cast<std::int32_t>(t * t * 7 % 10));  // the last row never occurs
         }
         std::vector<float> want = start.values;
         for (std::int64_t t = 0; t < tokens; ++t) {
@@ -34,7 +34,7 @@ TEST(EmbeddingBackward, AddsInOrderWhateverTheThreads) {
     }
 }
 
-// Of a loss that is the sum of squares of x = table[ids] + positions, with ids that come again.
+// For a loss that is the sum of squares of x = table[ids] + positions, with repeated ids.
 TEST(EmbeddingBackward, GradientIsTheSlope) {
     const std::int64_t dim = 3;
     const std::vector<std::int32_t> ids{2, 0, 2, 2, 1, 0}, places{0, 1, 2, 0, 1, 2};
@@ -69,7 +69,7 @@ TEST(EmbeddingBackward, GradientIsTheSlope) {
         EXPECT_NEAR(dpositions[i], slope(exact_positions[static_cast<std::size_t>(i)], loss),
                     bound);
     }
-    EXPECT_EQ(dtable[3 * dim], 0);  // a row that never came
+    EXPECT_EQ(dtable[3 * dim], 0);  // a row that never occurs
 }
 
 TEST(EmbeddingBackward, LedgerAndContract) {

@@ -17,7 +17,7 @@ class EmbeddingTest : public GpuTest {
   protected:
     struct Table {
         Tensor tensor;
-        std::vector<float> exact;  // what its rows mean
+        std::vector<float> exact;  // the values of its rows
     };
     Table make_table(DType type, std::int64_t rows, std::int64_t dim) {
         const DType blocks = type == DType::q8_0x8   ? DType::q8_0

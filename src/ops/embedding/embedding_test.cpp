@@ -10,7 +10,7 @@ using namespace testing;
 
 constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0};
 
-// [vocab, dim] at an odd address, as a file may hold it.
+// [vocab, dim] at an odd address, as may occur in a file.
 struct Table {
     Table(DType dtype, std::int64_t vocab, std::int64_t dim, unsigned seed)
         : bytes(dtype_bytes(dtype, static_cast<std::size_t>(vocab * dim)) + 1) {

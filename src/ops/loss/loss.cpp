@@ -18,7 +18,7 @@ void cross_entropy(const Context& ctx, std::span<double> nll, Tensor logits,
              "one target and one result per row of logits");
     for (std::int32_t id : targets)
         MR_CHECK(id >= 0 && id < vocab, "targets lie in the vocabulary");
-    // Compare, subtract, exponential, add: 4 operations a logit.
+    // Compare, subtract, exponential, add: 4 operations per logit.
     const LedgerEntry entry(ctx.ledger, OpKind::loss, logits.bytes() + targets.size_bytes(),
                             nll.size_bytes(), 4 * static_cast<std::uint64_t>(tokens * vocab));
     const auto max_kernel = MR_DISPATCH(row_max);

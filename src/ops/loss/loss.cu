@@ -22,7 +22,7 @@ __device__ __forceinline__ void for_each_of_row(const float* x, int n, F&& f) {
     for (; i < n; i += kLossThreads) f(x[i]);
 }
 
-// A block has a row, twice: its greatest element, then the sum.
+// A block reads its row twice: for the largest element, then for the sum.
 __global__ void __launch_bounds__(kLossThreads)
     row_nll(double* nll, const float* logits, const std::int32_t* targets, int vocab,
             Stamp* stamp) {
@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kLossThreads)
     nan = __syncthreads_or(nan) != 0;
     top = warp_max(tops[lane % kLossWarps]);
 
-    // e^ in f32 as on the CPU, the sum in f64: per thread, then a tree.
+    // The exponential in f32 as on the CPU, the sum in f64: per thread, then a tree.
     double sum = 0;
     for_each_of_row(row, vocab, [&](float v) { sum += static_cast<double>(expf(v - top)); });
 #pragma unroll
@@ -74,7 +74,7 @@ void cross_entropy(const Context& ctx, double* nll, Tensor logits, const std::in
     MR_CHECK(nll && targets, "results and targets lie on the device");
     const auto rows = static_cast<std::uint64_t>(logits.dim(0));
     if (rows == 0) return;
-    // Compare, subtract, exponential, add: 4 operations a logit.
+    // Compare, subtract, exponential, add: 4 operations per logit.
     Stamp* stamp = account(ctx, OpKind::loss, "cross entropy",
                            {1, logits.bytes() + rows * 4, rows * 8,
                             4 * rows * static_cast<std::uint64_t>(logits.dim(1)), 0});

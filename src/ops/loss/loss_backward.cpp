@@ -11,7 +11,7 @@ namespace mr::ops {
 
 namespace {
 
-// Where there is a scale, the gradient too. `masked` may be none.
+// With a scale, also the gradient. `masked` may be null.
 void losses_of(const Context& ctx, float* loss, Tensor logits, const std::int32_t* targets,
                const float* scale, const MaskedLoss* masked = nullptr) {
     MR_CHECK(ctx.pool, "an op is given a thread pool");
@@ -25,9 +25,9 @@ void losses_of(const Context& ctx, float* loss, Tensor logits, const std::int32_
     }
     MR_CHECK(!masked || (masked->mask >= 0 && masked->mask < vocab),
              "the mask lies in the vocabulary");
-    // Finite, and yet exp() of it is 0.
+    // Finite, but its exp() is 0.
     constexpr float kHidden = -std::numeric_limits<float>::max();
-    // Compare, subtract, exponential, add, and scale: 4 or 5 operations a logit.
+    // Compare, subtract, exponential, add, and scale: 4 or 5 operations per logit.
     const std::uint64_t per_token = static_cast<std::uint64_t>(tokens) * 4;
     const LedgerEntry entry(
         ctx.ledger, OpKind::loss, logits.bytes() + per_token,

@@ -1,6 +1,6 @@
-// A block has a row. The row comes from memory once, is added up as it comes, and waits in shared
-// memory for its sum, while the other blocks of the multiprocessor load and store; a row that does
-// not fit there is read again.
+// One block per row. The row is read from memory once, summed as it arrives, and kept in shared
+// memory until the sum is known, while the other blocks of the multiprocessor load and store; a row
+// that does not fit is read again.
 #include "core/cuda/bulk.cuh"
 #include "core/cuda/fast_math.cuh"
 #include "core/cuda/vec8.cuh"
@@ -11,15 +11,15 @@ namespace {
 
 constexpr int kLossBackwardThreads = 512;
 constexpr int kLossBackwardWarps = kLossBackwardThreads / 32;
-constexpr float kMost = 3.38953139e38f;  // of bf16
+constexpr float kMost = 3.38953139e38f;  // largest bf16
 
 struct LossBackwardArgs {
     float* loss;
     bf16* logits;
     const std::int32_t* targets;
-    const float* weights;  // of rows, where a column is hidden
-    int hidden;            // that column
-    int vocab, cols;       // cols: from one row to the next
+    const float* weights;  // of rows, if a column is hidden
+    int hidden;            // the hidden column
+    int vocab, cols;       // cols: elements from one row to the next
     float scale;
     bool gradient;
     Stamp* stamp;
@@ -46,11 +46,11 @@ __device__ __forceinline__ Raw<kWidth> pack(const float (&v)[kWidth]) {
     }
 }
 
-// exp(x - top) as one multiply-add and one instruction more: at(x) * fix. The product top * log2(e)
-// is rounded, by so much all exponents are off alike, and `fix` mends that. Where a top is so large
-// that the rounding alone is beyond an exponent's range (from some 2^31 on) this ends as a NaN. Two
-// cases do not: a power of two, whose product is exact, and -kMost, whose shift is infinite and fix
-// 0, with nothing but 0 to be multiplied by it: threads without any column.
+// exp(x - top) as one multiply-add and one more instruction: at(x) * fix. The product top * log2(e)
+// is rounded, which shifts all exponents by the same amount, and `fix` corrects that. If top is so
+// large that the rounding error exceeds an exponent's range (from some 2^31 on), the result is NaN,
+// except in two cases: a power of two, whose product is exact, and -kMost, whose shift is infinite
+// and fix 0, with nothing but 0 to be multiplied by it: threads without any column.
 struct Exponentials {
     float shift, fix;
     __device__ __forceinline__ float at(float x) const {
@@ -62,16 +62,16 @@ __device__ __forceinline__ Exponentials exponentials_from(float top) {
     return {shift, fast_exp2(-__fmaf_rn(top, kLog2E, -shift))};
 }
 
-// Where a row waits for its second pass: in memory, or in shared memory, into which the threads put
-// what they read, or (sm_90) the copy engine brings it, all of it on its way at once.
+// Where a row is kept for its second pass: in global memory, or in shared memory, where either the
+// threads store what they read, or (sm_90) bulk copies load the whole row at once.
 enum class Wait { memory, kept, brought };
 
-constexpr int kLossBackwardChunk = 2 * kLossBackwardThreads;  // pieces that come under one barrier
-constexpr int kMostChunks = 16;  // of 16 KB: more than shared memory has
+constexpr int kLossBackwardChunk = 2 * kLossBackwardThreads;  // pieces under one barrier
+constexpr int kMostChunks = 16;  // of 16 KB: more than fit into shared memory
 
-// One column of a piece, if it is there, as -2^126: exp() of it is 0, and where a thread has no
-// other column, so that it is the greatest, it is 1: a power of two times log2(e) is exact, so
-// nothing needs a fix. That 1 is multiplied by exp(-2^126 - top) = 0 where the threads meet.
+// Sets one column of a piece, if present, to -2^126: its exp() is 0. If a thread has no other
+// column, it is the largest and its exp() is 1: a power of two times log2(e) is exact, so no fix is
+// needed. That 1 is multiplied by exp(-2^126 - top) = 0 when threads' sums are combined.
 template <int kWidth>
 __device__ __forceinline__ void hide(Raw<kWidth>& piece, int column) {
     constexpr unsigned short kLeast = 0xfe80;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kLossBackwardThreads) row_gradient(const LossB
     bf16* logits = a.logits + row * static_cast<std::size_t>(a.cols);
     auto* memory = reinterpret_cast<Piece*>(logits);
     auto* mine = kWait == Wait::memory ? memory : reinterpret_cast<Piece*>(kept);
-    // Pieces that have columns of the vocabulary, those that have no others, and the row's.
+    // Pieces with columns of the vocabulary, pieces with no others, and all pieces of the row.
     const int pieces = (a.vocab + kWidth - 1) / kWidth, whole = a.vocab / kWidth;
     const int all = a.cols / kWidth;
     const auto barrier = [&](int chunk) {
@@ -137,13 +137,13 @@ __global__ void __launch_bounds__(kLossBackwardThreads) row_gradient(const LossB
                           memory + i * kLossBackwardChunk, bytes, barrier(i));
             }
         }
-        __syncthreads();  // the barriers are there
+        __syncthreads();  // the barriers are initialised
     }
     const float target_logit = target < a.vocab ? to_f32(logits[target]) : 0.0f;
 
-    // The least and the greatest, of whole pieces two columns at a time; an infinity is either, and
-    // a NaN is both. They begin at the finite ends. The sum of exponentials goes by the greatest so
-    // far: `top` of this thread.
+    // The smallest and the largest logit, two columns at a time for whole pieces; an infinity is
+    // one of them, and a NaN both. They start at the finite extremes. The sum of exponentials is
+    // relative to the largest so far: `top` of this thread.
     float top = -kMost, sum = 0;
     bool bad = target >= a.vocab;
     __nv_bfloat162 low = __float2bfloat162_rn(kMost), high = __float2bfloat162_rn(-kMost);
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kLossBackwardThreads) row_gradient(const LossB
         tops[warp] = top_of_warp;
         sums[warp] = sum;
     }
-    bad = __syncthreads_or(bad) != 0;  // every logit was read: the row may be written from here on
+    bad = __syncthreads_or(bad) != 0;  // all logits are read: the row may be written now
     top = warp_max(tops[lane % kLossBackwardWarps]);
     sum = 0;
 #pragma unroll
@@ -265,7 +265,7 @@ void start_rows(const Context& ctx, LossBackwardArgs args, const Tensor& logits)
                  (args.gradient ? 8 : 4) * rows * static_cast<std::uint64_t>(args.vocab), 0});
     const std::size_t row_bytes = (logits.row_bytes() + 15) / 16 * 16;
     const bool wide = in_eights(logits.data, logits.dim(1));
-    const bool fits = row_bytes + 1024 <= this_gpu().shared_per_block;  // beside what is static
+    const bool fits = row_bytes + 1024 <= this_gpu().shared_per_block;  // plus static memory
     const auto start = [&](auto kernel, std::size_t shared) {
         allow_shared(kernel, shared);
         launch(ctx, dim3(static_cast<unsigned>(rows)), dim3(kLossBackwardThreads), shared, kernel,

@@ -1,5 +1,5 @@
 // Cross-entropy and its gradient in one pass over the logits, which it overwrites: the LM head is
-// worked off in chunks of rows, so that all logits never exist at once.
+// processed in chunks of rows, so that all logits never exist at once.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace mr::ops {
 // infinity gives NaN in both.
 void cross_entropy_backward(const Context& ctx, float* loss, Tensor logits,
                             const std::int32_t* targets, float scale);
-// The losses alone, with the same bits; the logits stay.
+// Only the losses, with the same bits; the logits are unchanged.
 void cross_entropy_losses(const Context& ctx, float* loss, Tensor logits,
                           const std::int32_t* targets);
 
-// Of a model that fills in tokens: a token's loss counts `weights[t]` times, in `loss` and in the
-// gradient, and the token that stands for an unknown one has a logit of -infinity: no probability,
-// and gradient 0. `mask` is no target, and lies in the vocabulary. The logits stay where there is
-// no scale.
+// For diffusion models: a token's loss is multiplied by `weights[t]`,
+// in `loss` and in the gradient, and the mask token has a logit of
+// -infinity: no probability, and gradient 0. `mask` must be in the
+// vocabulary and no target. Without a scale the logits are unchanged.
 struct MaskedLoss {
     const float* weights = nullptr;  // [tokens]
     std::int32_t mask = -1;

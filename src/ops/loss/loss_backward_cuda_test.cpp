@@ -25,7 +25,7 @@ class LossBackwardTest : public GpuTest {
     }
 };
 
-// Vocabularies in eights and not, padded and not, in shared memory and too long for it.
+// Vocabularies in eights or not, padded or not, that fit into shared memory or not.
 TEST_F(LossBackwardTest, MatchesF64) {
     struct Case {
         std::int64_t vocab, cols;
@@ -41,7 +41,7 @@ TEST_F(LossBackwardTest, MatchesF64) {
                    cols = static_cast<std::size_t>(c.cols);
         std::vector<float> values = normal(kRows * cols, 3);
         for (std::size_t i = 0; i < vocab; ++i) values[cols + i] += 200;  // a row far from 0
-        for (std::size_t r = 0; r < kRows; ++r) {  // what is no column of the vocabulary is NaN
+        for (std::size_t r = 0; r < kRows; ++r) {  // NaN in columns past the vocabulary
             for (std::size_t i = vocab; i < cols; ++i) values[r * cols + i] = NAN;
         }
         const Tensor logits = upload(DType::bf16, {kRows, c.cols}, values);
@@ -49,7 +49,7 @@ TEST_F(LossBackwardTest, MatchesF64) {
         const std::vector<std::int32_t> targets{0, last, -1, last / 2};
         const std::vector<float> before = download(logits);
         const Run loss_alone = run(logits, c.vocab, targets, false);
-        for (std::size_t i = 0; i < before.size(); ++i) {  // as it was
+        for (std::size_t i = 0; i < before.size(); ++i) {  // unchanged
             ASSERT_EQ(std::isnan(loss_alone.gradient[i]), std::isnan(before[i]));
             if (std::isnan(before[i])) continue;
             ASSERT_EQ(loss_alone.gradient[i], before[i]);
@@ -68,7 +68,7 @@ TEST_F(LossBackwardTest, MatchesF64) {
             for (std::size_t i = 0; i < vocab; ++i) sum += std::exp(row[i] - top);
             const auto target = static_cast<std::size_t>(targets[r]);
             // A thread's chain is vocab / 512 long, then trees; the fast exponential errs by a few
-            // roundoffs and by its argument's, which is at most some 40.
+            // roundoffs and by those of its argument, which is at most about 40.
             const double relative = 0x1p-24 * (static_cast<double>(vocab) / 512 + 80);
             const double loss = std::log(sum) + top - row[target];
             ASSERT_NEAR(got.loss[r], loss, relative + 0x1p-24 * 4 * (std::abs(loss) + 20));
@@ -96,7 +96,7 @@ TEST_F(LossBackwardTest, WhatIsNotFiniteGivesNan) {
             values[width + 77] = bad;
             values[2 * width + 77] = bad;
             const Tensor logits = upload(DType::bf16, {4, cols}, values);
-            // Row 2 does not count; row 3 asks for what there is not.
+            // Row 2 does not count; row 3 has a target outside of the vocabulary.
             const Run got = run(logits, cols, {5, 5, -1, static_cast<std::int32_t>(cols)});
             EXPECT_TRUE(std::isfinite(got.loss[0]));
             EXPECT_TRUE(std::isnan(got.loss[1]));
@@ -130,9 +130,9 @@ TEST_F(LossBackwardTest, BitsAndContract) {
                  ContractError);
 }
 
-// Rows with weights and a column without probability, whatever stands there: the greatest logit,
-// the least, or no number. In every way that a row waits, in eights and not; with vocabularies of
-// which a thread has one column, the hidden one (5, 9, 2049), or all of a piece's others (8).
+// Rows with weights and a hidden column with any content: the largest logit, the smallest, or NaN.
+// For every way that a row is kept, multiples of eight or not; with vocabularies of which a thread
+// has only the hidden column (5, 9, 2049), or all others of a piece (8).
 TEST_F(LossBackwardTest, AMaskHasNoProbability) {
     struct Case {
         std::int64_t vocab, cols;
@@ -167,7 +167,7 @@ TEST_F(LossBackwardTest, AMaskHasNoProbability) {
             const std::vector<float> before = download(logits);
             masked_cross_entropy(ctx_, alone.f32(), logits, c.vocab, at, of, std::nullopt);
             const std::vector<float> after = download(logits);
-            for (std::size_t i = 0; i < before.size(); ++i) {  // as it was
+            for (std::size_t i = 0; i < before.size(); ++i) {  // unchanged
                 ASSERT_EQ(std::isnan(after[i]), std::isnan(before[i])) << i;
                 if (std::isnan(before[i])) continue;
                 ASSERT_EQ(after[i], before[i]) << i;
@@ -212,7 +212,7 @@ TEST_F(LossBackwardTest, AMaskHasNoProbability) {
     }
 }
 
-// The other columns are looked at as ever.
+// The other columns are checked as usual.
 TEST_F(LossBackwardTest, AMaskHidesItselfAlone) {
     for (const std::int64_t cols : {5, 8, 100, 104, 151936}) {
         for (const float bad : {NAN, INFINITY, -INFINITY}) {
@@ -220,7 +220,7 @@ TEST_F(LossBackwardTest, AMaskHidesItselfAlone) {
             memory_.reset();
             const auto width = static_cast<std::size_t>(cols);
             std::vector<float> values = normal(2 * width);
-            values[width + 3] = bad;  // beside the mask
+            values[width + 3] = bad;  // next to the mask
             const Tensor logits = upload(DType::bf16, {2, cols}, values);
             const std::vector<std::int32_t> targets{1, 1};
             const std::vector<float> weights{1, 2};

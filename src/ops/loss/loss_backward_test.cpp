@@ -18,8 +18,8 @@ double exact_loss(const double* row, std::int64_t n, std::int32_t target) {
     return std::log(sum) + top - row[target];
 }
 
-// e^x: 4 roundoffs, and its argument's rounding, which is at most its size (terms beyond e^-20
-// weigh nothing); sums of 8 in f32; then two factors.
+// The exponential: 4 roundoffs, and the rounding of its argument, at most its size (terms below
+// e^-20 weigh nothing); sums of 8 in f32; then two factors.
 constexpr double kBound = (4 + 20 + 10 + 4) * kRoundoff;
 
 TEST(CrossEntropyBackward, MatchesF64) {
@@ -54,7 +54,7 @@ TEST(CrossEntropyBackward, MatchesF64) {
                     for (double x : row) top = std::max(top, x);
                     for (double x : row) norm += std::exp(x - top);
                     for (std::int64_t v = 0; v < vocab; ++v) {
-                        // The argument is rounded: where it is large, that is all of the error.
+                        // The argument is rounded: if it is large, that dominates the error.
                         const double argument = row[static_cast<std::size_t>(v)] - top;
                         const double p = std::exp(argument) / norm;
                         const double one_hot = v == targets[at] ? 1 : 0;
@@ -91,11 +91,11 @@ TEST(CrossEntropyBackward, RowsThatDoNotCountAndRowsThatAreNotFinite) {
         const float inf = std::numeric_limits<float>::infinity();
         const std::int64_t vocab = 37;
         Floats logits({6, vocab}, 0);
-        logits[36] = kPoison;              // does not count: 0, whatever stands there
+        logits[36] = kPoison;              // does not count: 0 for any content
         logits[1 * vocab + 36] = kPoison;  // in the row's tail
         logits[2 * vocab + 3] = inf;
         logits[3 * vocab + 3] = -inf;
-        logits[4 * vocab + 5] = 1e30f;  // certain, and right
+        logits[4 * vocab + 5] = 1e30f;  // certain and correct
         const std::vector<std::int32_t> targets{-1, 0, 3, 5, 5, 1};
         std::vector<float> loss(6, kPoison);
         Bench bench;
@@ -132,15 +132,15 @@ TEST(CrossEntropyBackward, LedgerAndContract) {
     EXPECT_THROW(cross_entropy_backward(bench, loss.data(), logits, nullptr, 1), ContractError);
 }
 
-// Of rows with weights and a token without probability: what the loss gives without that column,
-// and the weight times it.
+// For rows with weights and a token without probability: the loss without that column, times the
+// weight.
 TEST(MaskedCrossEntropy, IsTheLossWithoutTheMask) {
     for_each_isa([] {
         const std::int64_t tokens = 4, vocab = 67;
         const float scale = 0.25f;
         for (const std::int32_t mask : {0, 31, 66}) {
             Floats logits = Floats::normal({tokens, vocab}, 5, 3), without({tokens, vocab - 1});
-            // Whatever stands there.
+            // Any content.
             logits[mask] = 80, logits[vocab + mask] = NAN;
             logits[2 * vocab + mask] = INFINITY, logits[3 * vocab + mask] = -INFINITY;
             const Floats before = logits;

@@ -43,8 +43,8 @@ TEST_F(LossTest, MatchesF64AndARowsBitsAreItsOwn) {
             const std::vector<double> nll = nll_of(rows, vocab, logits, targets);
             for (std::size_t t = 0; t < targets.size(); ++t) {
                 const auto from = logits.begin() + static_cast<std::ptrdiff_t>(t) * vocab;
-                // An exponential: 4 roundoffs, and its argument's rounding, at most the argument's
-                // size, where far terms weigh nothing; the sum is f64.
+                // An exponential: 4 roundoffs, and the rounding of its argument, at most the
+                // argument's size, where far terms weigh nothing; the sum is f64.
                 ASSERT_NEAR(nll[t], exact_nll(&*from, vocab, targets[t]), (4 + 20) * kRoundoff)
                     << "vocab " << vocab << " size " << size;
                 std::vector<float> alone(from, from + vocab);

@@ -5,10 +5,10 @@
 namespace mr::ops::MR_ISA {
 namespace {
 
-// The sum of e = exp(x[i] - shift); every e is shown to `vec` or, those of the tail, to `one`.
+// The sum of e = exp(x[i] - shift); every e is passed to `vec` or, in the tail, to `one`.
 template <typename ForVec, typename ForOne>
 MR_INLINE double exp_sum(const float* x, std::int64_t n, float shift, ForVec vec, ForOne one) {
-    constexpr std::int64_t kPart = 8 * kLanes;  // f32 sums of 8 terms a lane, then f64
+    constexpr std::int64_t kPart = 8 * kLanes;  // 8 terms per lane are summed in f32, then in f64
     double total = 0;
     std::int64_t i = 0;
     for (; i + kPart <= n; i += kPart) {

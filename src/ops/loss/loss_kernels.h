@@ -5,9 +5,9 @@
 #include "ops/simd/dispatch.h"
 
 namespace mr::ops {
-// The greatest element; *nan says whether any is NaN (then the value means nothing).
+// The largest element; *nan says whether any is NaN (then the value is meaningless).
 MR_KERNEL(float, row_max, (const float* x, std::int64_t n, bool* nan))
-// sum exp(x[i] - shift): e^ in f32, to 2 ulp, summed in f64.
+// sum exp(x[i] - shift): exponentials in f32, to 2 ulp, summed in f64.
 MR_KERNEL(double, row_exp_sum, (const float* x, std::int64_t n, float shift))
 MR_KERNEL(bool, row_is_finite, (const float* x, std::int64_t n))
 // x[i] = exp(x[i] - shift), and their sum as row_exp_sum() gives it.

@@ -35,8 +35,8 @@ TEST(CrossEntropy, MatchesF64) {
                     const double want =
                         exact_nll(logits.values.data() + static_cast<std::int64_t>(t) * vocab,
                                   vocab, targets[t]);
-                    // An exponential: 4 roundoffs, and its argument's rounding, at most the
-                    // argument's size; far terms weigh nothing. Sums of 8 to f32, then exact.
+                    // An exponential: 4 roundoffs, and the rounding of its argument, at most the
+                    // argument's size; far terms weigh nothing. Sums of 8 in f32, then exact.
                     const double bound = (4 + 20 + 10) * kRoundoff;
                     ASSERT_NEAR(nll[t], want, bound) << "vocab " << vocab << " size " << size;
                 }

@@ -19,7 +19,7 @@ void check(const Context& ctx, Tensor out, Tensor x, Tensor weight) {
 void rmsnorm(const Context& ctx, Tensor out, Tensor x, Tensor weight, float eps) {
     check(ctx, out, x, weight);
     const auto elements = static_cast<std::uint64_t>(x.shape.count());
-    // Square, add, factor, weight: 4 operations an element.
+    // Square, add, factor, weight: 4 operations per element.
     const LedgerEntry entry(ctx.ledger, OpKind::norm, x.bytes() + weight.bytes(), out.bytes(),
                             4 * elements);
     const std::int64_t cols = x.cols();
@@ -38,7 +38,7 @@ void layernorm(const Context& ctx, Tensor out, Tensor x, Tensor weight, Tensor b
     MR_CHECK(!bias || (bias.dtype == DType::f32 && bias.shape.count() == x.cols()),
              "a norm has one bias per column");
     const auto elements = static_cast<std::uint64_t>(x.shape.count());
-    // Mean 1, variance 3, result 3, bias 1: operations an element.
+    // Mean 1, variance 3, result 3, bias 1: operations per element.
     const LedgerEntry entry(ctx.ledger, OpKind::norm,
                             x.bytes() + weight.bytes() + (bias ? bias.bytes() : 0), out.bytes(),
                             (bias ? 8 : 7) * elements);

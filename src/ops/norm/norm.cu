@@ -8,11 +8,11 @@ namespace {
 
 using Args = NormArgs;
 
-constexpr int kWarpsABlock = 4;  // where a warp takes a row
-// Up to here one wave of blocks holds a row each; more rows do better without barriers.
+constexpr int kWarpsABlock = 4;  // with one warp per row
+// Up to here one wave of blocks has one row each; more rows are faster without barriers.
 constexpr int kManyRows = 1024;
 
-// norm(s) of four columns to `to`.
+// Writes norm(s) of four columns to `to`.
 template <typename Out>
 __device__ __forceinline__ void store_normed(Out* to, const float (&s)[4], const RowStats& stats,
                                              const float (&w)[4], const float (&b)[4]) {
@@ -31,8 +31,8 @@ __device__ __forceinline__ void load4_or_zero(const float* p, int at, float (&v)
 }
 
 // A row stays in the registers of kThreads threads, kChunks times four elements each, so that
-// memory is read once: a block's for few rows, a warp's where many rows keep the memory busy.
-// R: the type of residual and sum; void: there is no residual.
+// memory is read once: those of a block for few rows, of a warp if many rows keep the memory busy.
+// R: the type of residual and sum; void: no residual.
 template <int kThreads, int kChunks, typename X, typename R, typename Out>
 __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarpsABlock : kThreads)
     norm_rows(const Args a) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarpsABlock : kThreads)
     const int cols = a.cols;
     const auto column = [&](int k) { return (thread + kThreads * k) * kRowChunk; };
 
-    // One row at a time is all latency: the weights come while the previous kernel still runs.
+    // A single row is bound by latency: its weights are loaded while the previous kernel runs.
     float w[kWarp ? 1 : kChunks][4], b[kWarp ? 1 : kChunks][4];
     if constexpr (!kWarp) {
 #pragma unroll
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(256) norm_any_row(const Args a) {
     };
     const RowStats stats =
         row_stats_of<256>(a.kind, value, a.cols, a.eps, static_cast<int>(threadIdx.x), shared);
-    // The sums are taken, so only the thread that replaces an element still reads it.
+    // The sums are complete, so only the thread that replaces an element still reads it.
     for (int i = static_cast<int>(threadIdx.x); i < a.cols; i += 256) {
         const float s = value(i);
         if constexpr (!std::is_void_v<R>) {
@@ -179,7 +179,7 @@ void start(const Context& ctx, const Args& a, bool fours) {
 
 void norm(const Context& ctx, const NormPass& p) {
     const std::int64_t rows = p.x.rows(), cols = p.x.cols();
-    // f32 wherever they come from; of the rows' type where norm_takes_weights_like_rows().
+    // f32 in general; of the rows' type if norm_takes_weights_like_rows().
     const bool like_rows = p.weight.dtype == p.x.dtype && p.x.dtype != DType::f32;
     const auto per_column = [&](Tensor t) {
         return t.dtype == (like_rows ? p.x.dtype : DType::f32) && t.shape.count() == cols;
@@ -202,7 +202,7 @@ void norm(const Context& ctx, const NormPass& p) {
     MR_CHECK(p.out.data != p.x.data || p.out.dtype == p.x.dtype, "in place the type stays");
     if (rows == 0) return;
 
-    // Mean 1, variance 3 (squares 2), result 2 and bias 1: operations an element.
+    // Mean 1, variance 3 (squares 2), result 2 and bias 1: operations per element.
     const auto elements = static_cast<std::uint64_t>(rows * cols);
     const bool layer = p.kind == NormKind::layer;
     const std::uint64_t flops = (layer ? 7 : 4) + (p.bias ? 1 : 0) + (p.residual ? 1 : 0) +

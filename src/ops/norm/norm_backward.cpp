@@ -8,14 +8,14 @@
 namespace mr::ops {
 namespace {
 
-// Rows are cut into parts whose sums are kept apart and added in order at the end: how, depends on
-// the number of rows alone.
+// Rows are cut into parts whose sums are separate and added in order at the end. The cuts depend
+// only on the number of rows.
 constexpr std::int64_t kFewestRows = 16, kMostParts = 128;
 
 std::int64_t rows_of_part(std::int64_t rows) {
     return std::max(kFewestRows, (rows + kMostParts - 1) / kMostParts);
 }
-// No fewer than any smaller number of rows has.
+// At least as many as any smaller number of rows has.
 std::int64_t most_parts(std::int64_t rows) {
     return std::min(kMostParts, (rows + kFewestRows - 1) / kFewestRows);
 }

@@ -2,7 +2,7 @@
 //   layer  dx = rstd * (g - mean(g) - h * mean(g * h))
 //   rms    dx = rstd * (g - h * mean(g * h)),  mean 0
 // A row is read once and stays in registers. A group of threads (a warp, or a block) takes row
-// after row and keeps its share of dweight and dbias in registers too; a block leaves one part of
+// after row and keeps its share of dweight and dbias in registers too; a block writes one part of
 // these sums, and add_parts() adds the parts.
 #include <algorithm>
 
@@ -15,9 +15,9 @@
 namespace mr::cuda {
 namespace {
 
-// Blocks at most, whatever the GPU: the order of the sums over rows goes by it.
+// The most blocks, on any GPU: the order of the sums over rows depends on it.
 constexpr int kMostBlocks = 528;
-constexpr int kWarps = 4;  // of a block, where a warp takes a row
+constexpr int kWarps = 4;  // per block, with one warp per row
 
 using Args = NormBackwardArgs;  // parts [blocks, 2, cols]
 
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
     constexpr bool kWarp = kThreads == 32;
     constexpr int kGroups = kWarp ? kWarps : 1;
     constexpr int kMost = kThreads * kChunks * 4;  // columns
-    // Statistics, then two sums; for the warps of a block, their shares of dweight and dbias.
+    // Statistics, then two sums; with several warps per block, their shares of dweight and dbias.
     __shared__ __align__(16) float shared[kWarp ? kMost : kRowShared<kThreads> + kThreads / 16];
     wait_for_previous();
     const StageClock clock(a.stamp);
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
             store4(part + cols + column(k), dbias[k]);
         }
     } else {
-        // Warp after warp adds its share to what lies in shared memory; the last one writes it out.
+        // One warp after the other adds its share to shared memory; the last one writes it out.
         for (int which = 0; which < 2; ++which) {
             for (int w = 0; w < kWarps; ++w) {
                 if (w == group) {
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
 }
 
 // Rows of any length, alignment and type of dy, read again from the caches instead of kept. The
-// block's part of the sums grows in memory.
+// block's part of the sums accumulates in memory.
 template <typename Dy, typename X>
 __global__ void __launch_bounds__(256) any_rows_backward(const Args a) {
     __shared__ float shared[kRowShared<256> + 16];
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(256) any_rows_backward(const Args a) {
         group_sums<256>(sum_g, sum_gh, shared + kRowShared<256>);
         const float mean_g = a.kind == NormKind::layer ? __fmul_rn(sum_g, inverse) : 0.0f;
         const float mean_gh = __fmul_rn(sum_gh, inverse);
-        for (int i = thread; i < cols; i += 256) {  // the columns that this thread has read
+        for (int i = thread; i < cols; i += 256) {  // columns that this thread itself has read
             const float h = (to_f32(x[i]) - stats.mean) * stats.rstd;
             const float g = to_f32(dy[i]) * a.weight[i] - mean_g - h * mean_gh;
             const float value = fmaf(stats.rstd, g, residual ? to_f32(residual[i]) : 0.0f);

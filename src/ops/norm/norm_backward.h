@@ -11,11 +11,11 @@
 namespace mr::ops {
 
 // From dy, the gradient by the norm's output:
-//   dx  = the gradient by its input x, added to `residual` where there is one
+//   dx  = the gradient by its input x, added to `residual` if there is one
 //   dweight += sum over rows of dy * (x - mean) / std;   dbias += sum over rows of dy
-// Statistics are taken from x again: nothing of the forward is kept but its input.
-// f32. x, dy, dx, residual [rows, cols]; weight, dweight, dbias [cols]. dx may be dy or residual.
-// Rows are summed in one order, whatever the threads. Scratch: norm_backward_scratch_bytes().
+// Statistics are recomputed from x: only the forward's input is kept. f32. x, dy, dx, residual
+// [rows, cols]; weight, dweight, dbias [cols]. dx may be dy or residual. Rows are summed in one
+// order, for any number of threads. Scratch: norm_backward_scratch_bytes().
 struct NormBackward {
     NormKind kind = NormKind::rms;
     float eps = 1e-5f;

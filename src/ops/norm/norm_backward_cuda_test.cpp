@@ -40,15 +40,15 @@ TEST_F(NormBackwardTest, MatchesF64) {
         cases.push_back({cols == 2560 ? 1201 : 7, cols, DType::f16});
     }
     cases.push_back({1, 768, DType::bf16});
-    cases.push_back({3000, 64, DType::bf16});    // several rows a warp
-    cases.push_back({1201, 1028, DType::bf16});  // several rows a block
+    cases.push_back({3000, 64, DType::bf16});    // several rows per warp
+    cases.push_back({1201, 1028, DType::bf16});  // several rows per block
     cases.push_back({1201, 30, DType::f32});
     for (const std::int64_t cols : {8, 64, 760, 768, 776, 1024, 1032, 2048, 2056}) {
-        cases.push_back({cols == 768 ? 3500 : 1025, cols, DType::bf16});  // the kernel for many
+        cases.push_back({cols == 768 ? 3500 : 1025, cols, DType::bf16});  // for many rows
     }
     for (const Case& c : cases) {
         for (const NormKind kind : kKinds) {
-            for (int variant = 0; variant < 3; ++variant) {  // residual none, apart, in place
+            for (int variant = 0; variant < 3; ++variant) {  // residual: none, separate, in place
                 if (c.rows > 100 && variant == 1) continue;
                 SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.cols) +
                              (kind == NormKind::rms ? " rms " : " layer ") + dtype_name(c.dy) +
@@ -94,7 +94,7 @@ TEST_F(NormBackwardTest, MatchesF64) {
                         squares += (x[i] - mean) * (x[i] - mean);
                     }
                     const double rstd = 1 / std::sqrt(squares / n + double{pass.eps});
-                    // One column has no spread: what is left of it is the mean's error, large.
+                    // A single column has no spread: only the mean's error remains, which is large.
                     const double spread = unit * std::max(1.0, rstd);
                     for (std::size_t i = 0; i < cols; ++i) {
                         const double h = (x[i] - mean) * rstd, g = double{dy[i]} * double{ws[i]};
@@ -133,7 +133,7 @@ TEST_F(NormBackwardTest, MatchesF64) {
                             sum += double{dx[r * cols + i]};
                             magnitude += std::abs(double{dx[r * cols + i]});
                         }
-                        // A group's rows one after the other, then groups, parts and their tree.
+                        // The rows of a group in order, then groups, parts and their tree.
                         const double chain_of_rows = static_cast<double>(rows) / 264 + 64;
                         ASSERT_NEAR(sums[i], sum, summed ? 0x1p-24 * chain_of_rows * magnitude : 0)
                             << i;
@@ -157,8 +157,8 @@ TEST_F(NormBackwardTest, MatchesF64) {
     }
 }
 
-// The same call gives the same bits; a row of dx has them whatever is beside it; and nothing is
-// written behind the end.
+// The same call gives the same bits; a row of dx has the same bits with any neighbours; and nothing
+// is written past the end.
 TEST_F(NormBackwardTest, Bits) {
     for (const std::int64_t cols : {64, 768, 1024, 2048, 2560, 8192, 1030}) {
         SCOPED_TRACE(cols);
@@ -218,7 +218,7 @@ TEST_F(NormBackwardTest, Contract) {
     EXPECT_THROW(norm_backward(ctx_, pass), ContractError);
 }
 
-// Rows of dy's own type: what f32 rows with the same values give, rounded.
+// Rows of dy's own type give the results of f32 rows with the same values, rounded.
 TEST_F(NormBackwardTest, RowsOfOneTypeAreThoseOfF32) {
     for (const DType type : {DType::f16, DType::bf16}) {
         for (const std::int64_t cols : {7, 64, 1024, 2048, 2560, 8192, 8200}) {
@@ -226,10 +226,10 @@ TEST_F(NormBackwardTest, RowsOfOneTypeAreThoseOfF32) {
                 SCOPED_TRACE(std::string(dtype_name(type)) + " " + std::to_string(cols));
                 memory_.reset();
                 give_scratch(cols);
-                constexpr std::int64_t kRows = 61;  // too few for the kernel for many
+                constexpr std::int64_t kRows = 61;  // too few for the kernel for many rows
                 const auto count = static_cast<std::size_t>(kRows * cols);
                 const Shape shape{kRows, cols};
-                // upload() rounds what it is given.
+                // upload() rounds its argument.
                 std::vector<float> xs = normal(count), ds = normal(count), rs = normal(count),
                                    ws = normal(static_cast<std::size_t>(cols));
                 NormBackward narrow;

@@ -1,13 +1,13 @@
 // The norm's backward over many rows, at the speed of memory (sm_90): rows_backward() of
-// norm_backward.cu, where
-// - the copy engine brings x, dy and the residual's gradient: every group of threads has a ring of
-//   kStages rows in shared memory, and the next row is on its way while this one is computed. There
-//   a row's residual was asked for only when its sums were known, one latency more a row, and no
-//   register was left to ask earlier;
-// - the weights wait in shared memory. Through L1, which what is written flows through, they come
-// from
-//   L2 again for every row;
-// - the sums of dx over rows, the gradient of the bias before, are taken on the way.
+// norm_backward.cu, with these changes:
+// - bulk copies load x, dy and the residual's gradient: every group of threads has a ring of
+//   kStages rows in shared memory, and the next row is loaded while this one is computed. There
+//   a row's residual was loaded only when its sums were known, one more latency per row, and no
+//   register was left to load it earlier;
+// - the weights stay in shared memory. Through L1, which written data passes, they would come
+//   from L2 again for every row;
+// - the sums of dx over rows, the gradient of the preceding bias,
+//   are computed in the same pass.
 #include <algorithm>
 
 #include "core/cuda/bulk.cuh"
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kFewestRows = 64;
 constexpr int kStages = 2;
-constexpr int kSums = 3;  // over rows: dweight, dbias, dsum
+constexpr int kSums = 3;  // sums over rows: dweight, dbias, dsum
 
 // Bytes of a row in the ring: x, the residual's gradient, dy.
 __host__ __device__ constexpr unsigned stage_bytes(int cols) {
@@ -49,14 +49,14 @@ __device__ __forceinline__ void group_sums(float& a, float& b, int thread, float
     }
 }
 
-// cols is a multiple of 8, at most 4 kChunks kThreads, kExact: just as many, and nothing is asked
-// in between. kGroups groups of kThreads a block.
+// cols is a multiple of 8, at most 4 kChunks kThreads; kExact: exactly that, so no bounds are
+// checked. kGroups groups of kThreads per block.
 template <int kThreads, int kChunks, int kGroups, bool kExact>
 __global__ void __launch_bounds__(kThreads* kGroups, 2)
     many_rows_backward(const NormBackwardArgs a) {
     constexpr int kSpace = kRowShared<kThreads> + kThreads / 16;
     extern __shared__ float4
-        ring[];  // [group, stage, row], at the end [group, sums, cols]; weights
+        ring[];  // [group, stage, row], at the end [group, sums, cols]; then weights
     __shared__ std::uint64_t barriers[kGroups][kStages];
     __shared__ float spaces[kGroups][kSpace];
     const int group = static_cast<int>(threadIdx.x) / kThreads;
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads* kGroups, 2)
             store4(static_cast<float*>(a.dx) + first + column(k), r);
             if (a.copy) store4(a.copy + first + column(k), r);
         }
-        sync();  // the row and the group's space were read
+        sync();  // the row and the group's scratch have been read
         if (thread == 0 && row + kStages * step < a.rows) bring(row + kStages * step, stage);
         if (++stage == kStages) {
             stage = 0;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kThreads* kGroups, 2)
         }
     }
 
-    // The groups' shares lie side by side where the rows were, and are added in their order.
+    // The groups' shares replace the rows in shared memory, and are added in order.
     static_assert(kSums * 4 <= kStages * (4 + 4 + 2), "a group's own place is large enough");
     const auto place = [&](int g) {
         return reinterpret_cast<float*>(reinterpret_cast<char*>(ring) +
@@ -214,7 +214,7 @@ int start(const Context& ctx, const NormBackwardArgs& a) {
 
 int start_norm_backward_many(const Context& ctx, const NormBackwardArgs& a) {
     if (this_gpu().sm < 90 || a.rows < kFewestRows || a.cols % 8 != 0) return 0;
-    // Groups: so many that two blocks find room for their rings.
+    // As many groups as leave room for the rings of two blocks.
     if (a.cols <= 768) return start<32, 6, 6>(ctx, a);
     if (a.cols <= 1024) return start<32, 8, 4>(ctx, a);
     if (a.cols <= 2048) return start<256, 2, 1>(ctx, a);

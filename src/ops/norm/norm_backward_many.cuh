@@ -1,4 +1,4 @@
-// What the kernels of the norm's backward are given, and the way for many rows
+// The arguments of the norm's backward kernels, and the launch for many rows
 // (norm_backward_many.cu).
 #pragma once
 
@@ -22,7 +22,7 @@ struct NormBackwardArgs {
 };
 
 // One element's share of the row's sums of g and g * h, and of the column's dweight and dbias. No
-// rounding is left to the compiler here and below: both ways give a row the same bits.
+// rounding is left to the compiler here and below: both kernels give a row the same bits.
 __device__ __forceinline__ void add_to_sums(float d, float w, float h, float& sum_g, float& sum_gh,
                                             float& dweight, float& dbias) {
     const float g = __fmul_rn(d, w);
@@ -38,12 +38,12 @@ __device__ __forceinline__ float gradient_of(float d, float w, float h, float me
     return __fmaf_rn(rstd, g, residual);
 }
 
-// Blocks of that kernel at most, whatever the GPU: two a multiprocessor of an H200.
+// The most blocks of that kernel, on any GPU: two per multiprocessor of an H200.
 inline constexpr int kManyBackwardBlocks = 264;
 
-// Starts the kernel for many rows where it takes them and gives its number of blocks, else 0, and
-// nothing has happened: 64 rows and more, up to 2048 columns in eights, dy in bf16, code for
-// sm_90. All pointers are 16-byte aligned. parts is [blocks, 3, cols]: the third are sums of dx.
+// Launches the kernel for many rows and returns its number of blocks, or 0 if it does not support
+// the call (nothing is done): 64 rows and more, up to 2048 columns in eights, dy in bf16, code for
+// sm_90. Pointers are 16-byte aligned. parts is [blocks, 3, cols]; the third are sums of dx.
 int start_norm_backward_many(const Context& ctx, const NormBackwardArgs& args);
 
 }  // namespace mr::cuda

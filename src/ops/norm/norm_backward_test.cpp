@@ -76,7 +76,7 @@ TEST(NormBackward, GradientsAreTheSlopes) {
                     return sum;
                 };
                 for (std::int64_t r = 0; r < p.rows; ++r) {
-                    // Two columns may lie close, and then 1 / std is great and the curve sharp.
+                    // Two columns may be close together; then 1 / std is large and the curve sharp.
                     const double factor = Exact(kind, &x[at(r * cols)], cols).factor;
                     const double step = std::min(1e-3, 1e-2 / factor);
                     for (std::int64_t i = 0; i < cols; ++i) {
@@ -110,8 +110,8 @@ TEST(NormBackward, MatchesF64AndAddsUp) {
                 const auto n = static_cast<double>(cols);
                 std::vector<double> dw(at(cols), 0.25), dw_size(at(cols), 0.25);
                 std::vector<double> db = dw, db_size = dw;
-                // Statistics err by (n / 4 + 6) roundoffs of the mean magnitude, and so does what
-                // is made of them, by a few roundoffs more.
+                // Statistics err by (n / 4 + 6) roundoffs of the mean magnitude, and results
+                // derived from them by a few roundoffs more.
                 const double relative = (n / 4 + 24) * kRoundoff;
                 for (std::int64_t r = 0; r < rows; ++r) {
                     const Exact exact(kind, &x[at(r * cols)], cols);
@@ -128,7 +128,7 @@ TEST(NormBackward, MatchesF64AndAddsUp) {
                     for (std::int64_t i = 0; i < cols; ++i) {
                         const std::int64_t e = r * cols + i;
                         const double h = exact.h[at(i)], dy = p.dy[e], g = dy * p.w[i];
-                        // h errs by its own size, and by the mean's error in units of std.
+                        // h errs relative to its own size, and by the mean's error in units of std.
                         const double h_error =
                             relative * (std::abs(h) + exact.factor * (x_size + std::abs(x[at(e)])));
                         const double want = (g - g_mean - h * gh_mean) * exact.factor + residual[e];
@@ -169,7 +169,7 @@ TEST(NormBackward, ThreadsAndPlacesChangeNoBits) {
                 EXPECT_TRUE(same_bits(got.dw.values, want.dw.values));
                 EXPECT_TRUE(same_bits(got.db.values, want.db.values));
             }
-            // dx in the place of dy, and of the residual.
+            // dx in place of dy, and in place of the residual.
             Bench bench(2, norm_backward_scratch_bytes(203, 37, 2));
             Floats in_dy = p.dy, in_residual = residual, dw({37}, 0);
             norm_backward(bench, {kind, kEps, in_dy, residual, dw, {}, in_dy, p.x, p.w});

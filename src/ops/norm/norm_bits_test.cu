@@ -1,4 +1,4 @@
-// What the bits of norms on the GPU may not depend on.
+// What the bits of norms on the GPU must not depend on.
 #include "ops/norm/norm_row.cuh"
 #include "ops/norm/norm_testing.cuh"
 #include "ops/norm/norm_weights_cuda.h"
@@ -6,15 +6,15 @@
 namespace mr::cuda::norms {
 namespace {
 
-// So many rows that a block takes several after another and its ring goes round more than twice,
-// the last time not for all; whatever lies behind the rows stays as it is. With and without a
-// residual, and with so many weights that a multiprocessor holds one block.
+// So many rows that a block takes several in turn and its ring wraps more than twice, the last time
+// partially; memory past the rows must stay unchanged. With and without a residual, and with so
+// many weights that a multiprocessor holds only one block.
 TEST_F(NormTest, ManyMoreRowsHaveTheBitsOfFew) {
-    constexpr std::int64_t kSome = 61;  // different rows: these go the way of few
+    constexpr std::int64_t kSome = 61;  // distinct rows; these use the kernel for few rows
     for (const std::int64_t cols : {512, 1024, 2552, 2560, 2568, 4096, 5120, 5128, 8192}) {
         for (const DType type : kTypes) {
             if (type == DType::f32 && cols != 512 && cols != 2560 && cols != 4096) continue;
-            // 264 blocks of 4 groups where a warp takes a row, of 2 or 1 where several do.
+            // 264 blocks of 4 groups with one warp per row, of 2 or 1 with several.
             const std::int64_t rows = cols <= 2560 ? 6011 : 2803;
             for (const NormKind kind : kKinds) {
                 memory_.reset();
@@ -72,8 +72,8 @@ TEST_F(NormTest, ManyMoreRowsHaveTheBitsOfFew) {
     }
 }
 
-// Rows of f32 into bf16 have a kernel of their own up to 2048 columns; a warp's ring goes round
-// more than twice here.
+// Rows of f32 into bf16 have a separate kernel up to 2048 columns; a warp's ring wraps more than
+// twice here.
 TEST_F(NormTest, ManyRowsOfF32HaveTheBitsOfFew) {
     constexpr std::int64_t kSome = 61;
     for (const std::int64_t cols : {4, 100, 768, 772, 1024, 1028, 2048, 2052}) {
@@ -96,7 +96,7 @@ TEST_F(NormTest, ManyRowsOfF32HaveTheBitsOfFew) {
     }
 }
 
-// Weights and biases of the rows' type, where they are taken, give the bits of the same in f32.
+// Weights and biases of the rows' type, where supported, give the same bits as in f32.
 TEST_F(NormTest, WeightsOfTheRowsTypeAreTheSameInF32) {
     constexpr std::int64_t kRows = 2048;
     for (const std::int64_t cols : {1024, 2552, 2560, 5120, 8192}) {
@@ -125,7 +125,7 @@ TEST_F(NormTest, WeightsOfTheRowsTypeAreTheSameInF32) {
     EXPECT_FALSE(norm_takes_weights_like_rows(DType::f16, kRows, 2564));
 }
 
-// Block a row, warp a row, and the path for odd addresses: one result. And in place.
+// A block per row, a warp per row, and the path for odd addresses: one result. Also in place.
 TEST_F(NormTest, ARowsBitsDependOnTheRowAlone) {
     for (const std::int64_t cols : {64, 172, 768, 1024, 2552, 2560, 4096, 5120, 8192}) {
         for (const DType type : kTypes) {
@@ -160,7 +160,7 @@ TEST_F(NormTest, ARowsBitsDependOnTheRowAlone) {
     }
 }
 
-// What another kernel's prologue gets from the same functions, with any number of threads.
+// The same functions in another kernel's prologue, with any number of threads.
 template <int kThreads>
 __global__ void norm_elsewhere(float* out, const float* x, const float* w, const float* b, int cols,
                                NormKind kind, bool through_function) {
@@ -202,7 +202,7 @@ TEST_F(NormTest, OtherKernelsGetTheSameBits) {
     }
 }
 
-// A chain as a step has it, replayed from a graph with overlapping launches.
+// A chain as in a step, replayed from a graph with overlapping launches.
 TEST_F(NormTest, AGraphWithDependentLaunchesGivesTheSame) {
     const std::int64_t shapes[][2] = {{1, 2560}, {1500, 2560}, {2500, 2560}, {2500, 4096}};
     for (const auto& [rows, cols] : shapes) {

@@ -49,7 +49,7 @@ void layernorm_row(float* out, const float* x, const float* weight, const float*
                    std::int64_t n, float eps) {
     const float total = sum_of(x, n, [](Vec v, Vec s) { return add(v, s); });
     const float mean = static_cast<float>(static_cast<double>(total) / static_cast<double>(n));
-    // The variance from the centred values: a large mean must not swallow it.
+    // The variance from the centred values: a large mean must not swamp it.
     const float squares = sum_of(x, n, [mean](Vec v, Vec s) {
         const Vec centred = sub(v, set(mean));
         return fma(centred, centred, s);
@@ -84,7 +84,7 @@ void norm_backward_row(float* dx, float* dweight, float* dbias, const float* dy,
     Vec g_sum0 = set(0), g_sum1 = set(0), gh_sum0 = set(0), gh_sum1 = set(0);
     const auto sums = [&](std::int64_t i, int left, Vec& g_sum, Vec& gh_sum) {
         const Vec g = mul(load_n(dy + i, left), load_n(weight + i, left));
-        // Lanes past the end have g = 0: whatever their h is, it adds nothing.
+        // Lanes past the end have g = 0, so they add nothing for any h.
         const Vec h = mul(sub(load_n(x + i, left), middle), scale);
         g_sum = add(g_sum, g);
         gh_sum = fma(g, h, gh_sum);

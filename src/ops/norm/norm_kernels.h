@@ -11,8 +11,8 @@ MR_KERNEL(void, rmsnorm_row,
 MR_KERNEL(void, layernorm_row,
           (float* out, const float* x, const float* weight, const float* bias, std::int64_t n,
            float eps))
-// The gradient of one row of n elements: dx, which may be dy or residual, and dweight and dbias,
-// which are added to. `residual` (added to dx) and `dbias` may be null; `centred`: a layer norm.
+// The gradient of one row of n elements: dx, which may be dy or residual; dweight and dbias are
+// added to. `residual` (added to dx) and `dbias` may be null; `centred`: a layer norm.
 MR_KERNEL(void, norm_backward_row,
           (float* dx, float* dweight, float* dbias, const float* dy, const float* x,
            const float* weight, const float* residual, std::int64_t n, float eps, bool centred))

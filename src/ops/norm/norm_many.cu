@@ -1,12 +1,12 @@
 // Norms of many rows of f16 or bf16, at the speed of memory (sm_90):
-// - The weights and biases (f32: more bytes a row than the row itself) are kept in shared memory
-// for
-//   all rows of a block. Through L1, which the rows flow through too, they come from L2 again for
-//   every row.
-// - The rows are brought by the copy engine (cp.async.bulk): every group of warps has a ring of
-//   kStages rows with their residuals in shared memory, and the next ones are on their way while
+// - The weights and biases (f32: more bytes per row than the row itself) are kept in shared
+//   memory for all rows of a block. Through L1, which the rows pass too, they would come from L2
+//   again for every row.
+// - The rows are loaded by bulk copies (cp.async.bulk): every group of warps has a ring of
+//   kStages rows with their residuals in shared memory, and the next ones are loaded while
 //   this one is computed. No register waits for a load.
-// - As many blocks as the device holds, each taking row after row: the weights come once a block.
+// - As many blocks as the device holds, each taking row after row:
+//   the weights are loaded once per block.
 // What else was measured: docs/cuda-engine.md, "Norms of many rows".
 #include <algorithm>
 #include <cstddef>
@@ -23,16 +23,16 @@
 namespace mr::cuda {
 namespace {
 
-constexpr int kMostThreads = 256;  // a block
+constexpr int kMostThreads = 256;  // per block
 constexpr int kStages = 2;
 constexpr int kWide = 8;  // elements of a vector, 16 bytes
 constexpr int kEach = kWide / kRowChunk;
-// From here on it was measured to win (2048 rows of 2560). Short rows would leave too few bytes on
-// their way: a multiprocessor needs about 36 KB, 1024 columns make 32 KB and more.
+// Measured to be faster from here on (2048 rows of 2560). Short rows would leave too few bytes in
+// flight: a multiprocessor needs about 36 KB; 1024 columns give 32 KB and more.
 constexpr int kFewestRows = 2048, kFewestCols = 1024;
 
-// How a group of kGroupThreads threads holds a row: kColumns columns each, vector
-// thread + kThreads * k.
+// How a group of kGroupThreads threads holds a row: kColumns columns each, vectors thread +
+// kThreads * k.
 template <int kGroupThreads, int kColumns>
 struct Layout {
     static constexpr int kThreads = kGroupThreads;
@@ -41,7 +41,7 @@ struct Layout {
     static constexpr int kMostCols = kThreads * kColumns;
     static constexpr int kMostGroups = kMostThreads / kThreads;
     using Row = float[kChunks][kRowChunk];
-    // Vectors of a row that are this thread's: k = 0 ... mine - 1.
+    // The number of this thread's vectors of a row: k = 0 ... mine - 1.
     static __device__ __forceinline__ int mine(int cols, int thread) {
         return (cols / kWide - thread + kThreads - 1) / kThreads;
     }
@@ -54,7 +54,7 @@ struct Layout {
     }
 };
 
-// A vector of shared memory; zeros where !on.
+// A vector of shared memory; zeros if !on.
 __device__ __forceinline__ uint4 load_shared(unsigned at, bool on) {
     uint4 v = make_uint4(0, 0, 0, 0);
     if (on) {
@@ -76,8 +76,8 @@ __device__ __forceinline__ void store(T* to, const Raw4<T> (&chunks)[kEach]) {
         make_uint4(chunks[0].bits.x, chunks[0].bits.y, chunks[1].bits.x, chunks[1].bits.y);
 }
 
-// Per-column arrays in shared memory, one after another: weight, bias, weight2, bias2, those that
-// there are. The chunks of a vector lie apart, so that neighbouring threads read neighbouring 16
+// Per-column arrays in shared memory, one after another: weight, bias, weight2, bias2, as far as
+// present. The chunks of a vector are separated, so that neighbouring threads read neighbouring 16
 // bytes: chunk e of vector v is float4 e * vectors + v. Always f32 there; T: the rows' type.
 template <typename T>
 __device__ __forceinline__ void bring_weights(float4* to, const NormArgs& a) {
@@ -100,13 +100,13 @@ __device__ __forceinline__ void bring_weights(float4* to, const NormArgs& a) {
     commit_copies();
 }
 
-// s = x + residual from shared memory, x at `from`, the residual behind it; the sum is kept where
-// that is asked for.
+// s = x + residual from shared memory, x at `from`, the residual after it; the sum is stored if
+// requested.
 template <typename L, typename T, bool kResidual>
 __device__ __forceinline__ void take_row(typename L::Row& s, const NormArgs& a, unsigned from,
                                          std::size_t first, int thread, int mine) {
     const unsigned row_bytes = static_cast<unsigned>(a.cols) * sizeof(T);
-    // All loads are on their way before the first value is looked at.
+    // All loads are issued before the first value is used.
     uint4 x[L::kVectors], r[L::kVectors];
 #pragma unroll
     for (int k = 0; k < L::kVectors; ++k) {
@@ -213,9 +213,9 @@ __global__ void __launch_bounds__(kMostThreads, 1) norm_bulk(const NormArgs a) {
         }
     }
     wait_for_copies();
-    __syncthreads();  // the weights are there, and the barriers
+    __syncthreads();  // weights and barriers are ready
     const int mine = L::mine(a.cols, thread);
-    const int array = a.cols / kRowChunk;  // float4 of one
+    const int array = a.cols / kRowChunk;  // float4s per array
     const float4* b = a.bias ? weights + array : nullptr;
     const float4* w2 = weights + (a.bias ? 2 : 1) * array;
     int stage = 0;
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kMostThreads, 1) norm_bulk(const NormArgs a) {
         barrier_wait(barrier + 8 * stage, parity);
         typename L::Row s;
         take_row<L, T, kResidual>(s, a, ring + stage * stage_bytes, first, thread, mine);
-        L::sync(group);  // all have read it, and the sums of the row before
+        L::sync(group);  // all have read it, and the previous row's sums
         if (thread == 0 && row + kStages * step < a.rows) bring(row + kStages * step, stage);
         if (++stage == kStages) {
             stage = 0;
@@ -259,13 +259,13 @@ bool start(const Context& ctx, const NormArgs& a) {
                static_cast<std::size_t>(threads / L::kThreads * kStages) * stage;
     };
     const std::size_t most = this_gpu().shared_per_block;
-    // Blocks of `threads` that a multiprocessor holds; the system takes 1 KB for each.
+    // Blocks of `threads` that a multiprocessor holds; the system reserves 1 KB for each.
     const auto held = [&](int threads) {
         const std::size_t block = shared(threads) + compiled.sharedSizeBytes;
         return block > most ? 0 : static_cast<int>((most + 1024) / (block + 1024));
     };
-    // Two blocks of four warps. Where there is no room for them, one block of eight: it has the
-    // weights once.
+    // Two blocks of four warps. If these do not fit, one block of eight, which holds the weights
+    // once.
     int threads = kMostThreads / 2, blocks = std::min(2, held(threads));
     if (blocks == 0) return false;
     if (blocks == 1 && held(kMostThreads) > 0) threads = kMostThreads;

@@ -1,4 +1,4 @@
-// What the norm's kernels are given, and the way for many rows (norm_many.cu).
+// The arguments of the norm's kernels, and the launch for many rows (norm_many.cu).
 #pragma once
 
 #include "core/cuda/kernel.cuh"
@@ -17,13 +17,13 @@ struct NormArgs {
     float eps;
     ops::NormKind kind;
     Stamp* stamp;
-    bool weights_like_rows = false;  // weights and biases have x's type, and float* is a name alone
+    bool weights_like_rows = false;  // weights and biases have x's type; ignore float*
 };
 
-// Starts the kernel for many rows where it takes them, else gives false, and nothing has happened:
-// 2048 rows and more, 1024 to 8192 columns in eights, all f16 or all bf16, code for sm_90. All
-// pointers are 16-byte aligned; `residual` is x's type where there is none. It alone takes
-// weights_like_rows.
+// Launches the kernel for many rows, or returns false and does nothing if it does not support the
+// call: 2048 rows and more, 1024 to 8192 columns in multiples of eight, all f16 or all bf16, code
+// for sm_90. All pointers are 16-byte aligned; `residual` is x's type if there is none. Only this
+// kernel supports weights_like_rows.
 bool start_norm_many(const Context& ctx, const NormArgs& args, DType x, DType residual, DType out);
 
 }  // namespace mr::cuda

@@ -1,5 +1,5 @@
-// norm_many.cu for rows of f32 whose norm is wanted in bf16, as training has them: a warp has a
-// ring of rows that the copy engine fills, and the weights wait in shared memory.
+// norm_many.cu for rows of f32 with a norm in bf16, as in training: a warp has a ring of rows
+// filled by bulk copies, and the weights stay in shared memory.
 #include <algorithm>
 
 #include "core/cuda/bulk.cuh"
@@ -11,10 +11,10 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kFewestRows = 2048;
-constexpr int kWarps = 8;   // a block
-constexpr int kBlocks = 2;  // a multiprocessor
+constexpr int kWarps = 8;   // per block
+constexpr int kBlocks = 2;  // per multiprocessor
 
-// cols is a multiple of 4, at most 128 kChunks, kExact: just as many.
+// cols is a multiple of 4, at most 128 kChunks; kExact: exactly that.
 template <int kChunks, bool kExact>
 __global__ void __launch_bounds__(32 * kWarps, kBlocks)
     norm_f32_rows(const NormArgs a, int stages) {

@@ -26,7 +26,7 @@ struct RowStats {
 constexpr int kRowPartials = 256;
 constexpr int kRowChunk = 4;  // elements
 
-// Floats of shared memory that row_stats<kThreads> wants.
+// Floats of shared memory that row_stats<kThreads> needs.
 template <int kThreads, int kEach = 1>
 constexpr int kRowShared = kThreads > 32 ? 2 * kThreads* kEach : 0;
 
@@ -37,9 +37,9 @@ __device__ __forceinline__ float chunk_squares(float a, float b, float c, float 
     return __fadd_rn(__fmaf_rn(b, b, __fmul_rn(a, a)), __fmaf_rn(d, d, __fmul_rn(c, c)));
 }
 
-// The tree. Thread `thread` of the group holds, as partial[i * kEach + e], the partials
-// (thread + kThreads * i) * kEach + e; every thread gets the sum. More than one warp: `shared`
-// holds kThreads * kEach floats whose content is not needed any more.
+// The tree. Thread `thread` of the group holds, as partial[i * kEach + e], the partials (thread +
+// kThreads * i) * kEach + e; every thread gets the sum. More than one warp: `shared` has kThreads *
+// kEach floats that may be overwritten.
 template <int kThreads, int kEach = 1, typename Team = BlockTeam>
 __device__ __forceinline__ float row_reduce(float (&partial)[kRowPartials / kThreads], int thread,
                                             float* shared, Team team = {}) {
@@ -78,8 +78,8 @@ __device__ __forceinline__ float row_reduce(float (&partial)[kRowPartials / kThr
             sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, offset));
         }
     } else {
-        // Lane l has partials 2l and 2l + 1. The lower half of the warp goes on with the even ones,
-        // the upper half with the odd ones, and they meet last.
+        // Lane l has partials 2l and 2l + 1. The lower half of the warp continues with the even
+        // ones, the upper half with the odd ones; the two are added last.
         const bool upper = thread & 16;
         const float given = upper ? sums[0] : sums[1];
         sum = upper ? sums[1] : sums[0];
@@ -97,7 +97,7 @@ __device__ __forceinline__ float row_rstd(float squares, float inverse_cols, flo
     return rsqrtf(__fmaf_rn(squares, inverse_cols, eps));
 }
 
-// The row as its group holds it in registers: v[k * kEach + e] is chunk
+// The statistics of a row that its group holds in registers: v[k * kEach + e] is chunk
 // (thread + kThreads * k) * kEach + e, zeros past the end; cols is a multiple of 4 kEach.
 // kThreads > 32: all threads of the group call it; a second call with the same `shared` needs a
 // team.sync() before it.
@@ -119,7 +119,7 @@ __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kC
             __fmul_rn(row_reduce<kThreads, kEach>(partial, thread, shared, team), inverse_cols);
         shared += kRowShared<kThreads, kEach> / 2;
     }
-    // The variance from the centred values: a large mean must not swallow it.
+    // The variance from the centred values: a large mean must not swamp it.
     float partial[kMine] = {};
 #pragma unroll
     for (int k = 0; k < kChunks; ++k) {
@@ -135,8 +135,8 @@ __device__ __forceinline__ RowStats row_stats(NormKind kind, const float (&v)[kC
     return stats;
 }
 
-// The row through a function: value(i) is element i, called once for rms and twice for layer, only
-// for i < cols. For rows of any length and alignment; else as above.
+// The row as a function: value(i) is element i, called once for rms and twice for layer, only for i
+// < cols. For rows of any length and alignment; otherwise as above.
 template <int kThreads, typename Value, typename Team = BlockTeam>
 __device__ __forceinline__ RowStats row_stats_of(NormKind kind, Value&& value, int cols, float eps,
                                                  int thread, float* shared, Team team = {}) {
@@ -146,7 +146,7 @@ __device__ __forceinline__ RowStats row_stats_of(NormKind kind, Value&& value, i
     const int chunks = (cols + kRowChunk - 1) / kRowChunk;
     const auto sum_of = [&](auto&& term, float mean, float* space) {
         float partial[kMine] = {};
-        // Partial i of this thread: chunks thread + kThreads * i, and every 256th after it.
+        // Partial i of this thread: chunks thread + kThreads * i, then every 256th.
         for (int base = 0; base < chunks; base += kRowPartials) {
 #pragma unroll
             for (int i = 0; i < kMine; ++i) {
@@ -171,8 +171,8 @@ __device__ __forceinline__ RowStats row_stats_of(NormKind kind, Value&& value, i
     return stats;
 }
 
-// The row in f32 memory (global or shared), 16-byte aligned where cols is a multiple of 4; read
-// once for rms, twice for layer.
+// The row in f32 memory (global or shared), 16-byte aligned if cols is a multiple of 4; read once
+// for rms, twice for layer.
 template <int kThreads, typename Team = BlockTeam>
 __device__ __forceinline__ RowStats row_stats(NormKind kind, const float* x, int cols, float eps,
                                               int thread, float* shared, Team team = {}) {

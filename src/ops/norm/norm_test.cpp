@@ -68,9 +68,9 @@ TEST(LayerNorm, MatchesF64) {
                         }
                         const double variance = squares / count + double{kEps};
                         const double factor = 1 / std::sqrt(variance);
-                        // The mean errs by (n / 4 + 6) roundoffs of the mean magnitude, which moves
-                        // every centred value; it enters the variance only squared, since the sum
-                        // of the centred values is 0.
+                        // The mean errs by (n / 4 + 6) roundoffs of the mean magnitude, which
+                        // shifts every centred value; it enters the variance only squared, since
+                        // the sum of the centred values is 0.
                         const double mean_error = (count / 4 + 6) * kRoundoff * magnitude / count;
                         const double relative =
                             rms_bound(n) + 3 * kRoundoff + mean_error * mean_error / variance;
@@ -78,7 +78,7 @@ TEST(LayerNorm, MatchesF64) {
                             const double centred = x[r * n + i] - mean;
                             const double bias = with_bias ? b[i] : 0.0f;
                             const double want = centred * factor * w[i] + bias;
-                            // A centred value near mean_error moves the variance's own terms too.
+                            // A centred value near mean_error also affects the variance's terms.
                             const double error =
                                 std::abs(factor * w[i]) *
                                     (mean_error + relative * (std::abs(centred) + mean_error) +

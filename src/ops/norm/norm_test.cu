@@ -21,9 +21,9 @@ TEST_F(NormTest, MatchesF64) {
     }
     for (const std::int64_t cols : kCols) {
         for (const Case& c : cases) {
-            for (const float mean : {0.0f, 100.0f}) {  // must not swallow the variance
+            for (const float mean : {0.0f, 100.0f}) {  // must not swamp the variance
                 if (mean != 0 && c.rows != 3) continue;
-                if (c.rows > 33 && cols > 256) continue;  // a block a row, as fewer rows have it
+                if (c.rows > 33 && cols > 256) continue;  // one block per row, as with fewer rows
                 memory_.reset();
                 const Both x = make(c.x, {c.rows, cols}, 1, mean);
                 const Both w = make(DType::f32, {cols}), b = make(DType::f32, {cols});
@@ -49,9 +49,9 @@ TEST_F(NormTest, MatchesF64) {
     }
 }
 
-// 2048 rows of f16 or bf16 go through the copy engine: one, two or four warps a row. All others,
-// and columns that are not in eights, too few or too many, go on as more than 1024 rows do. Only
-// some rows are compared with f64, the last ones among them; the sum is not asked for.
+// 2048 rows of f16 or bf16 use bulk copies: one, two or four warps per row. All others, and columns
+// that are not multiples of eight, too few or too many, use the kernel for more than 1024 rows.
+// Only some rows, the last ones included, are compared with f64; the sum is not requested.
 TEST_F(NormTest, ManyRowsMatchF64) {
     struct Case {
         std::int64_t rows, cols;
@@ -72,7 +72,7 @@ TEST_F(NormTest, ManyRowsMatchF64) {
         cases.push_back({2051, cols, DType::f16, DType::f16, DType::f32});
         cases.push_back({2052, cols, DType::bf16, DType::bf16, DType::f32});
     }
-    constexpr std::int64_t kSome = 41;  // different rows
+    constexpr std::int64_t kSome = 41;  // distinct rows
     for (const Case& c : cases) {
         memory_.reset();
         const Both some_x = make(c.x, {kSome, c.cols}), some_r = make(c.residual, {kSome, c.cols});
@@ -87,7 +87,7 @@ TEST_F(NormTest, ManyRowsMatchF64) {
                 const std::int64_t same = row % kSome * c.cols;
                 for (std::int64_t i = same; i < same + c.cols; ++i) {
                     const auto at = static_cast<std::size_t>(i);
-                    s.push_back(some_x.values[at] + some_r.values[at]);  // f32, as the kernel adds
+                    s.push_back(some_x.values[at] + some_r.values[at]);  // in f32, as in the kernel
                 }
                 const std::string where =
                     label(kind, c.rows, c.cols, c.x, c.out) + " row " + std::to_string(row);
@@ -96,16 +96,16 @@ TEST_F(NormTest, ManyRowsMatchF64) {
                               biased ? b.values.data() : nullptr, where);
                 if (HasFatalFailure()) return;
             }
-            // Every row was written, as its like was.
+            // Every row was written, with the bits of its equals.
             ASSERT_EQ(first_other_row(out, out.slice_rows(0, kSome)), -1)
                 << label(kind, c.rows, c.cols, c.x, c.out);
         }
     }
 }
 
-// Sum, norm and second norm in one pass have the bits of the ops one after another.
+// Sum, norm and second norm in one pass have the bits of separate ops.
 TEST_F(NormTest, FusedIsTheSameAsItsParts) {
-    constexpr std::int64_t kSome = 13;  // different rows
+    constexpr std::int64_t kSome = 13;  // distinct rows
     for (const std::int64_t cols : {7, 172, 768, 2560, 5120, 8192, 11008}) {
         for (const std::int64_t rows : {3, 1100, 2100}) {
             if (rows > 3 && cols > 8192) continue;
@@ -176,7 +176,7 @@ TEST_F(NormTest, LedgerAndContract) {
     EXPECT_THROW(layernorm(ctx_, out, x.tensor, {}, b.tensor, kEps), ContractError);
     EXPECT_THROW(norm_residual(ctx_, out, poisoned(DType::f32, {3, 8}), x.tensor, x.tensor,
                                w.tensor, {}, kEps, NormKind::rms),
-                 ContractError);  // the sum is like the residual
+                 ContractError);  // the sum must have the residual's type
     NormPass lone = pass_of(NormKind::rms, out, x.tensor, w.tensor, {});
     lone.out2 = poisoned(DType::f32, {3, 8});
     EXPECT_THROW(norm(ctx_, lone), ContractError);

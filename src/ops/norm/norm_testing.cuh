@@ -1,4 +1,4 @@
-// What the tests of norms on the GPU share: rows there, again and again, and each against f64.
+// Shared by the tests of norms on the GPU: repeated rows on the device, each compared with f64.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline constexpr std::int64_t kCols[] = {1, 7, 64, 172, 255, 256, 2560, 4096, 11
 inline constexpr float kEps = 1e-5f;
 inline constexpr double kRoundoff = 0x1p-24;
 
-// What the device has, on the host too.
+// Values on the device and, equal, on the host.
 struct Both {
     Tensor tensor;
     std::vector<float> values;
@@ -28,7 +28,7 @@ struct Both {
 
 class NormTest : public GpuTest {
   protected:
-    // Every time from another place of one long list: making normal values is most of the time.
+    // Each call takes another part of one long list: making normal values takes most of the time.
     Both make(DType dtype, Shape shape, float deviation = 1, float mean = 0) {
         if (list_.empty()) list_ = normal((std::size_t{1} << 18) + 3);
         Both both{{}, std::vector<float>(static_cast<std::size_t>(shape.count()))};
@@ -39,12 +39,12 @@ class NormTest : public GpuTest {
         both.tensor = upload(dtype, shape, both.values);
         return both;
     }
-    // On the device `some` again and again, `rows` rows in all.
+    // `some` repeated on the device, `rows` rows in all.
     Tensor repeated(Tensor some, std::int64_t rows) {
         const Tensor all = poisoned(some.dtype, {rows, some.cols()});
         std::int64_t done = std::min(some.rows(), rows);
         stream_->on_device(all.data, some.data, some.slice_rows(0, done).bytes());
-        while (done < rows) {  // twice as many each time
+        while (done < rows) {  // doubled each time
             const std::int64_t more = std::min(done, rows - done);
             const Tensor to = all.slice_rows(done, more);
             stream_->on_device(to.data, all.data, to.bytes());
@@ -52,7 +52,7 @@ class NormTest : public GpuTest {
         }
         return all;
     }
-    // The first row that has not the bits of `want` again and again; -1 where there is none.
+    // The first row that differs from the repeated `want`; -1: none.
     std::int64_t first_other_row(Tensor got, Tensor want);
     Tensor ran(const NormPass& pass) {
         norm(ctx_, pass);
@@ -70,7 +70,7 @@ class NormTest : public GpuTest {
     std::size_t next_ = 0;
 };
 
-// Every type is 2 bytes or 4. A template, so that every file that includes it has the same.
+// Every type has 2 or 4 bytes. A template, so that several files may include it.
 template <int = 0>
 __global__ void find_difference(const std::uint16_t* got, const std::uint16_t* want,
                                 unsigned long long count, unsigned long long period,
@@ -121,8 +121,8 @@ inline void expect_normed(NormKind kind, const float* out, DType out_type,
     const double variance = squares / n + double{kEps};
     const double factor = 1 / std::sqrt(variance);
     const double chain = sum_roundoffs(static_cast<std::int64_t>(s.size()));
-    // The mean's error moves every centred value; it enters the variance only squared, since the
-    // centred values add up to 0.
+    // The mean's error shifts every centred value; it enters the variance only squared, since the
+    // centred values sum to 0.
     const double mean_error = layer ? chain * kRoundoff * magnitude / n : 0;
     const double relative =
         (0.5 * (chain + 2) + 4 + 3) * kRoundoff + mean_error * mean_error / variance;

@@ -1,4 +1,4 @@
-// For tests: the passes over rows that they compare with, by name.
+// For tests: the reference passes over rows, by name.
 #pragma once
 
 #include "ops/norm/norm_cuda.h"

@@ -9,7 +9,7 @@
 namespace mr::ops {
 namespace {
 
-// In 8 sums, so that the loop can be vectorised as it stands.
+// In 8 sums, so that the compiler can vectorise the loop.
 double squares_of(const float* x, std::int64_t n) {
     double sums[8] = {};
     std::int64_t i = 0;
@@ -29,8 +29,8 @@ struct Step {
     float v_scale;  // 1 / (1 - beta2^step)
 };
 
-// decay = lr * weight_decay, apart from 1, which would swallow it. Plain arithmetic, element by
-// element: the compiler vectorises it, and where the loop is cut changes no bits.
+// decay = lr * weight_decay, not added to 1, which would absorb it. Plain arithmetic, element by
+// element: the compiler vectorises it, and cutting the loop anywhere changes no bits.
 void step_range(const Step& s, float decay, float* __restrict p, const float* __restrict grads,
                 float* __restrict m, float* __restrict v, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) {
@@ -41,7 +41,7 @@ void step_range(const Step& s, float decay, float* __restrict p, const float* __
     }
 }
 
-// Elements [first, last) as bf16 can hold them.
+// Rounds elements [first, last) to bf16.
 void round_range(const AdamW& with, float* p, std::int64_t first, std::int64_t last) {
     for (std::int64_t four = first / 4; four * 4 < last; ++four) {
         const std::array<std::uint32_t, 4> draws = with.draws(four);

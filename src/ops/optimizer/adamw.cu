@@ -8,7 +8,7 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kAdamWThreads = 256;
-// Of a sum's first kernel, whatever the GPU: the order of additions is a matter of the count.
+// Blocks of a sum's first kernel, on any GPU: the order of additions depends on their number.
 constexpr int kSumBlocks = 1024;
 constexpr int kAdamWBatch = 4;  // loads in flight
 
@@ -23,8 +23,7 @@ __device__ __forceinline__ double block_sum(double sum, double* shared) {
     return total;
 }
 
-// Block b has elements kAdamWThreads * b + thread, and every kAdamWThreads * kSumBlocks-th after
-// it.
+// Block b has elements kAdamWThreads * b + thread, then every (kAdamWThreads * kSumBlocks)-th.
 template <typename T>
 __global__ void __launch_bounds__(kAdamWThreads)
     parts_of_sum(double* parts, const T* x, std::int64_t count, Stamp* stamp) {
@@ -74,7 +73,7 @@ void run_sum(const Context& ctx, double* to, const T* x, std::int64_t count, boo
     launch(ctx, dim3(1), dim3(kAdamWThreads), 0, sum_of_parts, to, parts, accumulate, stamp);
 }
 
-// A warp has a block of elements; its lanes have every 32nd.
+// One warp per block of elements; a lane takes every 32nd.
 __global__ void __launch_bounds__(kAdamWThreads)
     squares_of_blocks(double* squares, const float* x, const std::int64_t* cuts,
                       std::int64_t blocks, Stamp* stamp) {
@@ -129,11 +128,11 @@ struct AdamWArgs {
     const double* square_sum;
     float lr, beta1, beta2, eps, decay, clip;
     float correct1, correct2;  // 1 / (1 - beta^step)
-    ops::AdamW with;           // for its draws
+    ops::AdamW with;           // for its random draws
     Stamp* stamp;
 };
 
-// One parameter; what is not named const is replaced.
+// Updates one parameter; non-const references are replaced.
 __device__ __forceinline__ void update(const AdamWArgs& a, float scale, float decay, float& p,
                                        float g, float& m, float& v) {
     g *= scale;
@@ -160,7 +159,7 @@ __device__ __forceinline__ void store(T* to, const float (&v)[1]) {
     *to = from_f32<T>(v[0]);
 }
 
-// Parameters i and after it that are bf16, rounded by chance.
+// Stores bf16 parameters from i on with stochastic rounding.
 __device__ __forceinline__ void store_by_chance(const AdamWArgs& a, std::int64_t i,
                                                 const float (&p)[4]) {
     const std::array<std::uint32_t, 4> draws = a.with.draws(i / 4);
@@ -174,7 +173,7 @@ __device__ __forceinline__ void store_by_chance(const AdamWArgs& a, std::int64_t
                                                 const float (&p)[1]) {
     const std::array<std::uint32_t, 4> draws = a.with.draws(i / 4);
     const auto at = static_cast<int>(i % 4);
-    // Not draws[at]: that would lie in memory.
+    // Not draws[at], which would put the array into memory.
     const std::uint32_t draw = at == 0   ? draws[0]
                                : at == 1 ? draws[1]
                                : at == 2 ? draws[2]
@@ -182,9 +181,9 @@ __device__ __forceinline__ void store_by_chance(const AdamWArgs& a, std::int64_t
     reinterpret_cast<std::uint16_t*>(a.copy)[i] = ops::stochastic_bf16(p[0], draw);
 }
 
-// kEach parameters a thread: 4, where `count` and `decayed` are multiples of that, or one. Master:
-// the type that parameters with decay are kept in. bf16: they are those of `copy`, and `params` has
-// the others alone; float: `params` has all of them.
+// kEach parameters per thread: 4 if `count` and `decayed` are multiples of it, else one. Master:
+// the type in which parameters with decay are kept. bf16: they are those of `copy`, and `params`
+// has only the others; float: `params` has all of them.
 template <typename Master, int kEach>
 __global__ void __launch_bounds__(kAdamWThreads) update_all(const AdamWArgs a) {
     wait_for_previous();
@@ -195,7 +194,7 @@ __global__ void __launch_bounds__(kAdamWThreads) update_all(const AdamWArgs a) {
     if (i >= a.count) return;
     const double squares = *a.square_sum;
     const bool skip = !isfinite(squares);
-    const float norm = sqrtf(static_cast<float>(squares));  // too great for f32: scale 0
+    const float norm = sqrtf(static_cast<float>(squares));  // too large for f32: scale 0
     const float scale = a.clip > 0 && norm > a.clip ? a.clip / norm : 1.0f;
     const bool decayed = i < a.decayed, half = kHalf && decayed;
     const float decay = decayed ? a.decay : 0.0f;

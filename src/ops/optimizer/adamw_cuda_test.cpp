@@ -20,7 +20,7 @@ class AdamWTest : public GpuTest {
         ctx_.scratch = {memory_.array<std::byte>(bytes), bytes};
         stream_->fill(ctx_.scratch.data(), 0xff, bytes);
     }
-    // Of blocks of 100 elements.
+    // For blocks of 100 elements.
     void square_sum(double* to, Tensor x) {
         std::vector<std::int64_t> cuts;
         for (std::int64_t at = 0; at < x.shape.count(); at += 100) cuts.push_back(at);
@@ -38,7 +38,7 @@ TEST_F(AdamWTest, SumsAreThoseOfF64) {
         memory_.reset();
         give_scratch();
         std::vector<float> values = normal(static_cast<std::size_t>(count));
-        values[0] = 3e20f;  // its square is no f32
+        values[0] = 3e20f;  // its square exceeds f32
         const Tensor x = upload(DType::f32, {count}, values);
         double squares = 0, sum = 0, size = 0;
         for (const float v : values) {
@@ -59,7 +59,7 @@ TEST_F(AdamWTest, SumsAreThoseOfF64) {
     }
 }
 
-// Three steps, some of which clip; every third size is not in fours.
+// Three steps, some of which clip; every third size is not a multiple of four.
 TEST_F(AdamWTest, StepsAreThoseOfF64) {
     for (const std::int64_t count : {1, 7, 1024, 4096, 10003}) {
         for (const bool clip : {false, true}) {
@@ -100,8 +100,8 @@ TEST_F(AdamWTest, StepsAreThoseOfF64) {
                 }
                 const std::vector<float> got = download(params), got_m = download(first),
                                          got_v = download(second), got_copy = download(copy);
-                // Some ten roundoffs a step of what a step adds, and 1 - beta, which f32 knows to
-                // 2^-24 / (1 - beta): the moments' relative error is less than 2^-24 / 0.05.
+                // Some ten roundoffs per step of what a step adds, and the error of 1 - beta in
+                // f32, 2^-24 / (1 - beta): the moments' relative error is less than 2^-24 / 0.05.
                 for (std::size_t i = 0; i < n; ++i) {
                     const double relative = 0x1p-24 * 64 * step;
                     ASSERT_NEAR(got_m[i], want_m[i], relative * (std::abs(want_m[i]) + 0.1)) << i;
@@ -116,8 +116,8 @@ TEST_F(AdamWTest, StepsAreThoseOfF64) {
     }
 }
 
-// bf16 masters: moments and the other parameters as with f32 ones; each master one of the two bf16
-// beside the f64 result, the right one by the step's own draws.
+// bf16 masters: moments and the other parameters as with f32 ones; each master is one of the two
+// bf16 next to the f64 result, the one that the step's own draw selects.
 TEST_F(AdamWTest, Bf16MastersAreRoundedByTheirDraws) {
     for (const std::int64_t count : {8, 11, 4096, 20003}) {
         memory_.reset();
@@ -131,7 +131,7 @@ TEST_F(AdamWTest, Bf16MastersAreRoundedByTheirDraws) {
         with.lr = 1e-3f;
         with.step = 4;
         with.seed = 9;
-        // upload() rounds what it is given.
+        // upload() rounds its argument.
         const auto put = [&](DType dtype, std::vector<float> values) {
             return upload(dtype, {static_cast<std::int64_t>(values.size())}, values);
         };
@@ -168,7 +168,7 @@ TEST_F(AdamWTest, Bf16MastersAreRoundedByTheirDraws) {
             }
         }
         EXPECT_EQ(runs[0], runs[1]);
-        // A skipped step changes none of it.
+        // A skipped step changes nothing.
         double* none = number(NAN);
         const Tensor copy = put(DType::bf16, start);
         const Tensor rest = put(DType::f32, tail);
@@ -243,7 +243,7 @@ TEST_F(AdamWTest, SumsOfTwo) {
     }
 }
 
-// A part of the parameters has the bits that it has in the whole.
+// A part of the parameters has the same bits as in the whole.
 TEST_F(AdamWTest, PartsHaveTheBitsOfTheWhole) {
     constexpr std::int64_t kCount = 4096, kDecayed = 2048;
     for (const bool masters : {false, true}) {
@@ -258,7 +258,7 @@ TEST_F(AdamWTest, PartsHaveTheBitsOfTheWhole) {
         std::vector<float> got[2][3];
         for (const bool in_parts : {false, true}) {
             const Tensor params = upload(DType::f32, {kCount}, p);
-            std::vector<float> rounded = p;  // upload() rounds what it is given
+            std::vector<float> rounded = p;  // upload() rounds its argument
             const Tensor copy = upload(DType::bf16, {kCount}, rounded);
             const Tensor grads = upload(DType::f32, {kCount}, g);
             const Tensor m = upload(DType::f32, {kCount}, zeros),

@@ -36,7 +36,7 @@ struct Exact {
     std::vector<double> p, m, v;
 };
 
-// Of blocks of 5 elements, which no size here is a multiple of.
+// For blocks of 5 elements, which no size here is a multiple of.
 double square_sum(const Context& ctx, Floats& x) {
     std::vector<std::int64_t> cuts;
     const auto count = static_cast<std::int64_t>(x.size());
@@ -96,7 +96,7 @@ TEST(AdamW, SeveralStepsMatchF64) {
     }
 }
 
-// Decay is lr * weight_decay * p, however small that is beside 1.
+// Decay is lr * weight_decay * p, however small compared with 1.
 TEST(AdamW, SmallDecayIsNotLost) {
     Floats params({2}, 1), grads({2}, 0);
     State state(params);
@@ -171,12 +171,12 @@ TEST(AdamW, RoundingByChanceIsFairAndOneOfTwoNeighbours) {
     EXPECT_TRUE(std::isnan(round(std::numeric_limits<float>::quiet_NaN(), 0xffff)));
 }
 
-// Steps of a quarter of bf16's last bit: rounding to nearest would lose every one of them.
+// Steps of a quarter of bf16's last bit: rounding to nearest would lose all of them.
 TEST(AdamW, Bf16MastersKeepSmallStepsOnAverage) {
     const std::int64_t count = 40000, decayed = 30001;
     Floats params({count}, 1.5f), grads({count}, 1.0f);
     AdamW with;
-    with.lr = 0x1p-9f;  // bf16 has 2^-7 at 1.5
+    with.lr = 0x1p-9f;  // bf16's last bit is 2^-7 at 1.5
     with.weight_decay = 0;
     with.bf16_masters = true;
     with.seed = 3;
@@ -193,7 +193,7 @@ TEST(AdamW, Bf16MastersKeepSmallStepsOnAverage) {
             ASSERT_EQ(state.p[i], bf16_to_f32(f32_to_bf16(state.p[i]))) << i;
             sum += double{state.p[i]};
         }
-        // A step's rounding has a deviation of at most half of 2^-7; six of their mean's.
+        // A step's rounding has a deviation of at most half of 2^-7; six deviations of the mean.
         EXPECT_NEAR(sum / decayed, f32.p[0], 6 * 0x1p-8 * std::sqrt(step / double(decayed)));
         for (std::int64_t i = decayed; i < count; ++i) ASSERT_EQ(state.p[i], f32.p[i]) << i;
     }
@@ -249,7 +249,7 @@ TEST(AdamW, LedgerAndContract) {
     EXPECT_THROW(sum_of(state.bench, grads, few, grads), ContractError);
 }
 
-// A step over parts is the step over all: also where parameters are rounded by chance.
+// A step over parts equals the step over all, also with stochastic rounding.
 TEST(AdamW, PartsHaveTheBitsOfTheWhole) {
     constexpr std::int64_t kCount = 1000, kDecayed = 640;
     for (const bool bf16 : {false, true}) {

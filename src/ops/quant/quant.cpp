@@ -158,7 +158,7 @@ Expand expander(DType type) {
 
 // --- to blocks -----------------------------------------------------------------------------------
 
-// The element of the largest magnitude, the first of equals; false where one is not finite.
+// The element of largest magnitude, the first of equals; false if one is not finite.
 bool find_extreme(const float* x, float& extreme) {
     extreme = 0.0f;
     for (int i = 0; i < 32; ++i) {
@@ -173,8 +173,8 @@ void pack_nan(Byte* block, int bytes) {
     store_half(block, kHalfNan);
 }
 
-// To an integer in [low, high]. A scale so small that its inverse is infinite makes anything of x:
-// NaN goes to `otherwise`; the scale itself is zero in f16, so the element is zero all the same.
+// Rounds to an integer in [low, high]. If the scale is so small that its inverse is infinite, x is
+// arbitrary, and NaN becomes `otherwise`; the f16 scale is zero then, and so is the element.
 int clamp_to_int(float x, int low, int high, int otherwise) {
     if (std::isnan(x)) return otherwise;
     if (x <= static_cast<float>(low)) return low;

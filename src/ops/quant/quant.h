@@ -1,4 +1,4 @@
-// Between floats and the types weights are stored in (GGUF's block layouts).
+// Converts between floats and the storage types of weights (GGUF's block layouts).
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ void dequantize(DType type, const void* src, float* dst, std::int64_t count);
 // `dst` need not be aligned.
 void quantize(DType type, const float* src, void* dst, std::int64_t count);
 
-// Whether a number that is finite still is one in this type (can_quantize): f16 ends at 65504, the
-// scale of a block is f16. What is not finite counts as held.
+// Whether a finite number stays finite in this type (can_quantize): f16 ends at 65504, and the
+// scale of a block is f16. Values that are not finite count as held.
 bool can_hold(DType type, float value);
 
 }  // namespace mr::ops

@@ -16,7 +16,7 @@
 namespace mr::ops {
 namespace {
 
-struct Record {  // as tests/formats/make_golden.py writes it
+struct Record {  // as written by tests/formats/make_golden.py
     DType dtype;
     bool packs;
     std::vector<std::byte> blocks;
@@ -80,8 +80,8 @@ TEST(Quant, ExpandsAndPacksBitForBitAsLlamaCpp) {
     EXPECT_EQ(packed, 4);
 }
 
-// What a round trip may lose, from the step of each type: half a step of the grid, plus the
-// rounding of the f16 scale over the levels it multiplies.
+// The loss of a round trip, from the step of each type: half a step of the grid, plus the rounding
+// of the f16 scale over the levels it multiplies.
 TEST(Quant, RoundTripStaysWithinHalfAStep) {
     constexpr int kCount = 32 * 64;
     const std::vector<float> x = random_floats(kCount, 3.0f, 5);
@@ -118,7 +118,7 @@ TEST(Quant, Q4_0RoundsAsAFusedMultiplyAdd) {
     std::byte block[18];
     quantize(DType::q4_0, x.data(), block, 32);
     EXPECT_EQ(static_cast<int>(block[2]) & 15, 0);
-    EXPECT_EQ(static_cast<int>(block[3]) & 15, 3);  // 4 where the product is rounded first
+    EXPECT_EQ(static_cast<int>(block[3]) & 15, 3);  // 4 if the product is rounded first
     EXPECT_EQ(static_cast<int>(block[4]) & 15, 2);
     EXPECT_EQ(static_cast<int>(block[5]) & 15, 0);
     EXPECT_EQ(static_cast<int>(block[6]) & 15, 8);
@@ -162,7 +162,7 @@ TEST(Quant, ContractIsChecked) {
     EXPECT_NO_THROW(dequantize(DType::f32, nullptr, nullptr, 0));
 }
 
-// Where the largest number lies that a type still holds, and that quantize() says the same.
+// The largest number that a type still holds, and that quantize() agrees.
 TEST(Quant, CanHoldIsWhatStaysFinite) {
     struct Case {
         DType type;

@@ -14,12 +14,12 @@ void rope_table(const Context& ctx, Tensor cos_sin, std::span<const std::int32_t
     const auto pairs = static_cast<std::int64_t>(inv_freq.size());
     MR_CHECK(cos_sin.dtype == DType::f32 && cos_sin.shape == (Shape{tokens, pairs, 2}),
              "cos_sin is f32 [tokens, rotary/2, 2]");
-    // Angle, cosine, sine and the two magnitudes: 5 operations a pair.
+    // Angle, cosine, sine and the two magnitudes: 5 operations per pair.
     const LedgerEntry entry(ctx.ledger, OpKind::rope,
                             positions.size_bytes() + inv_freq.size_bytes(), cos_sin.bytes(),
                             5 * static_cast<std::uint64_t>(tokens * pairs));
     float* table = cos_sin.f32();
-    // A sine and a cosine take about as long as 64 elements elsewhere.
+    // A sine and a cosine take about as long as 64 elements of other ops.
     ctx.pool->parallel_for(
         tokens, rows_per_piece(64 * pairs), [&](std::int64_t begin, std::int64_t end, int) {
             for (std::int64_t t = begin; t < end; ++t) {

@@ -9,7 +9,7 @@ namespace mr::cuda {
 namespace {
 
 constexpr int kRopeThreads = 256;
-constexpr int kHeadChunks = 2;  // of a lane, four elements each: head_dim up to 256
+constexpr int kHeadChunks = 2;  // of four elements each per lane: head_dim up to 256
 
 __global__ void __launch_bounds__(kRopeThreads)
     fill_table(float2* table, const double* inv_freq, double magnitude, std::int64_t positions,
@@ -72,14 +72,14 @@ struct RopeArgs {
     float eps;
     const float2* rope;  // [positions, pairs], or [tokens, pairs]
     bool rope_by_row;
-    void* q_sinks;             // null: there is none
+    void* q_sinks;             // or null
     const float2* rope_sinks;  // [tokens, pairs]
     int heads, pairs;
     KvPlace kv;
     Stamp* stamp;
 };
 
-// Four columns, or those of them before `cols` where they cannot be taken together.
+// Four columns, or those before `cols` if they cannot be read together.
 template <bool kFours, typename T>
 __device__ __forceinline__ void load_some(const T* p, int left, float (&v)[4]) {
     if constexpr (kFours) {
@@ -112,7 +112,7 @@ __device__ __forceinline__ void store_as(DType type, void* to, std::int64_t at, 
     }
 }
 
-// A warp has one head of one token: q heads first, then those of k, then of v, as they lie in qkv.
+// A warp has one head of one token: q heads first, then those of k, then of v, in qkv's order.
 template <bool kFours, typename In>
 __global__ void __launch_bounds__(kRopeThreads) finish_qkv(const RopeArgs a) {
     wait_for_previous();
@@ -129,8 +129,8 @@ __global__ void __launch_bounds__(kRopeThreads) finish_qkv(const RopeArgs a) {
     const In* from =
         static_cast<const In*>(a.qkv) + (static_cast<std::int64_t>(token) * all_heads + head) * dim;
 
-    // Where it goes and how it turns depend on positions and pages, two loads one after the other:
-    // they are on their way while the head itself is.
+    // The target address and the rotation depend on positions and pages, two dependent loads: they
+    // are in flight together with the head itself.
     std::int64_t at = (static_cast<std::int64_t>(token) * a.heads + head) * dim;
     if (!is_q) at = a.kv.at(token, is_v ? head - a.heads - a.kv.kv_heads : head - a.heads);
     const bool turns = a.rope && !is_v;
@@ -217,7 +217,7 @@ void rope_table(const Context& ctx, Tensor table, const double* inv_freq, double
              "the table is f32 [positions, rotary/2, 2]");
     const std::int64_t count = table.dim(0) * table.dim(1);
     if (count == 0) return;
-    // Angle, cosine, sine and the two magnitudes: 5 operations a pair.
+    // Angle, cosine, sine and the two magnitudes: 5 operations per pair.
     Stamp* stamp = account(ctx, OpKind::rope, "rope table",
                            {1, static_cast<std::uint64_t>(table.dim(1)) * 8, table.bytes(),
                             5 * static_cast<std::uint64_t>(count), 0});

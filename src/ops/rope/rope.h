@@ -8,7 +8,7 @@
 
 namespace mr::ops {
 
-// Which two elements of a head rotate together.
+// Which two elements of a head are rotated together.
 enum class RopeStyle {
     half,         // (i, i + rotary/2): Hugging Face, GPT-NeoX, Qwen
     interleaved,  // (2i, 2i + 1): llama2.c, GGUF's llama

@@ -20,8 +20,8 @@ std::vector<double> frequencies(int rotary) {
     return out;
 }
 
-// f32 operations on the host, whatever the compiler would like to fuse: in f64 a product of two f32
-// is exact, and a sum rounds to the same f32.
+// f32 operations on the host without fusing: in f64 a product of two f32 is exact, and a sum rounds
+// to the same f32.
 float product(float a, float b) { return static_cast<float>(double{a} * double{b}); }
 float sum(float a, float b) { return static_cast<float>(double{a} + double{b}); }
 
@@ -66,11 +66,11 @@ constexpr Case kCases[] = {{1, 1, 2, 2},     {3, 1, 7, 6},   {2, 2, 10, 10}, {6,
                            {4, 2, 64, 64},   {5, 5, 80, 20}, {8, 1, 96, 30}, {32, 8, 128, 128},
                            {4, 4, 256, 256}, {12, 12, 64, 0}};
 
-// Three sequences on shuffled pages: a prompt that crosses pages, one decoding, one far along.
+// Three sequences on shuffled pages: a prompt that crosses pages, a decoding one, a far one.
 class QkvFinishTest : public RopeTest {
   protected:
     static constexpr int kPageTokens = 16, kPages = 24, kMaxPages = 4;
-    static constexpr std::int64_t kPositions = 96;  // once round the table, and on
+    static constexpr std::int64_t kPositions = 96;  // once around the table, and on
 
     void make_batch() {
         const int counts[] = {19, 1, 3}, starts[] = {5, 0, 77};
@@ -93,7 +93,7 @@ class QkvFinishTest : public RopeTest {
         batch_.pages = upload(std::span<const std::int32_t>(pages_));
         batch_.max_pages = kMaxPages;
     }
-    // Where the cache has element d of `head` of a token.
+    // The cache's index of element d of `head` of a token.
     std::size_t place(const Case& c, std::size_t token, int head, int d) const {
         const int position = positions_[token];
         const int page = pages_[static_cast<std::size_t>(
@@ -231,7 +231,7 @@ TEST_F(QkvFinishTest, MatchesF64) {
     }
 }
 
-// The per-head norm has the bits of the norm op, the rotation those of the CPU's.
+// The per-head norm has the bits of the norm op, and the rotation those of the CPU.
 TEST_F(QkvFinishTest, HasTheBitsOfItsParts) {
     for (const Case& c : kCases) {
         for (const bool with_norm : {false, true}) {
@@ -298,7 +298,7 @@ TEST_F(QkvFinishTest, RowsWithoutAPlaceLeaveTheCacheAlone) {
     make_batch();
     sequence_.assign(sequence_.size(), -1);
     sequence_[0] = 0;
-    pages_[0] = -1;  // positions 0 to 15 of the first sequence: its first row too
+    pages_[0] = -1;  // positions 0 to 15 of the first sequence, including its first row
     batch_.sequence = upload(std::span<const std::int32_t>(sequence_));
     batch_.pages = upload(std::span<const std::int32_t>(pages_));
     std::vector<float> qkv = normal(static_cast<std::size_t>(batch_.tokens) * 6 * 64);

@@ -78,7 +78,7 @@ void rmsnorm_heads_backward(const Context& ctx, const HeadRows& dx, Tensor dweig
     const auto elements = static_cast<std::uint64_t>(x.tensor.shape.count());
     const LedgerEntry entry(ctx.ledger, OpKind::norm, elements * 8 + 2 * weight.bytes(),
                             elements * 4 + dweight.bytes(), elements * 15);
-    // Sums of parts of the tokens, which the tokens alone decide, added in order at the end.
+    // Partial sums over the tokens, cut by their number alone, added in order at the end.
     constexpr std::int64_t kParts = 32;
     float partial[kParts * kFlashMaxDim];
     const std::int64_t part = (tokens + kParts - 1) / kParts;

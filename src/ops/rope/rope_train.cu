@@ -14,11 +14,11 @@ using ops::RopeStyle;
 
 constexpr int kRopeTrainThreads = 128;
 constexpr int kMaxDim = 256;
-constexpr int kNormBlocks = 1056;  // at most, whatever the GPU: the order of dweight's sum
+constexpr int kNormBlocks = 1056;  // the most, on any GPU: it sets the order of dweight's sum
 constexpr int kRopeTrainWarps = kRopeTrainThreads / 32;
 
-// A block has a token, a thread kWidth pairs at a time: kHalf, elements i.. and i + pairs..; else
-// 2i.. and their neighbours.
+// One block per token; a thread takes kWidth pairs at a time: with kHalf elements i.. and i +
+// pairs.., else 2i.. and their neighbours.
 template <bool kHalf, int kWidth>
 __global__ void __launch_bounds__(kRopeTrainThreads)
     rotate_heads(bf16* x, std::int64_t stride, const float2* rotations, int positions, int heads,
@@ -61,7 +61,7 @@ struct NormArgs {
     bf16* out;       // or dx
     const bf16* dy;  // null: the forward
     const bf16* x;
-    std::int64_t out_stride, dy_stride, x_stride;  // from one token to the next
+    std::int64_t out_stride, dy_stride, x_stride;  // elements from one token to the next
     const float* weight;
     float* parts;      // [blocks, dim]
     std::int64_t all;  // heads of all tokens
@@ -70,7 +70,7 @@ struct NormArgs {
     Stamp* stamp;
 };
 
-// A warp has a head: columns lane * 8 .. lane * 8 + 7, as two chunks of four.
+// A warp has a head: a lane columns lane * 8 .. lane * 8 + 7, as two chunks of four.
 __device__ __forceinline__ void load_head(const bf16* from, int lane, int dim, bool wide,
                                           float (&v)[8]) {
     const int col = lane * 8;

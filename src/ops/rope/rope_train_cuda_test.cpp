@@ -47,7 +47,7 @@ TEST_F(RopeTrainTest, RotatesAndRotatesBack) {
             std::vector<float> angles;
             for (std::int64_t i = 0; i < c.positions * c.pairs; ++i) {
                 const double angle = 0.37 * static_cast<double>(i + 1);
-                angles.push_back(static_cast<float>(1.5 * std::cos(angle)));  // a magnitude too
+                angles.push_back(static_cast<float>(1.5 * std::cos(angle)));  // with a magnitude
                 angles.push_back(static_cast<float>(1.5 * std::sin(angle)));
             }
             const Tensor table = upload(DType::f32, {c.positions, c.pairs, 2}, angles);
@@ -156,7 +156,7 @@ TEST_F(RopeTrainTest, NormOfHeadsMatchesF64) {
             for (std::size_t i = 0; i < dim; ++i) {
                 ASSERT_NEAR(got_dw[i], want_dw[i], 0x1p-18 * size[i]) << i;
             }
-            if (in_place) {  // the heads beside these are as they were
+            if (in_place) {  // the other heads are unchanged
                 for (std::int64_t t = 0; t < c.tokens; ++t) {
                     const auto first = static_cast<std::size_t>(t * all * c.dim);
                     for (std::size_t i = 0; i < static_cast<std::size_t>(c.others) * dim; ++i) {

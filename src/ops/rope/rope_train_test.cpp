@@ -25,7 +25,7 @@ struct Fused {
         return {Tensor(data.values.data() + heads * dim, DType::f32, {tokens, kv_heads, dim}),
                 stride};
     }
-    // The heads of `rows` as a tensor of their own, and the difference of everything else.
+    // The heads of `rows` as a separate tensor, and the difference of everything else.
     Floats gathered(const HeadRows& rows) const {
         Floats out({rows.tokens(), rows.heads(), dim});
         for (std::int64_t t = 0; t < rows.tokens(); ++t) {
@@ -68,7 +68,7 @@ TEST(RopeTrain, RotatesTheHeadsOfAFusedProjectionAsRopeDoes) {
                 EXPECT_TRUE(same_bits(x.gathered(x.q()).values, q.values));
                 rope_heads(bench, x.k(), cos_sin, style);
                 EXPECT_TRUE(same_bits(x.gathered(x.k()).values, k.values));
-                for (std::int64_t t = 0; t < 12; ++t) {  // values stay
+                for (std::int64_t t = 0; t < 12; ++t) {  // values are unchanged
                     for (std::int64_t i = 6 * 10; i < 8 * 10; ++i) {
                         EXPECT_EQ(x.data[t * x.stride + i], before.data[t * x.stride + i]);
                     }
@@ -89,7 +89,7 @@ TEST(RopeTrain, OneSequencesTableServesAll) {
     EXPECT_TRUE(same_bits(a.data.values, b.data.values));
 }
 
-// sum(dy * rope(x)) by x.
+// The gradient of sum(dy * rope(x)) by x.
 TEST(RopeTrain, BackwardIsTheSlope) {
     for_each_isa([] {
         const std::int64_t tokens = 3, heads = 2, dim = 6, pairs = 2;
@@ -134,7 +134,7 @@ TEST(HeadsNorm, IsTheNormOfEveryHead) {
         const float eps = 1e-6f;
         Fused x(tokens, heads, kv_heads, dim, 1), dy(tokens, heads, kv_heads, dim, 2);
         Floats w = Floats::normal({dim}, 3);
-        // By norm_backward(), whose own tests hold it to f64.
+        // Reference: norm_backward(), whose own tests compare it with f64.
         Floats rows = x.gathered(x.k()), drows = dy.gathered(dy.k());
         const std::int64_t count = tokens * kv_heads;
         const Tensor flat(rows.values.data(), DType::f32, {count, dim});

@@ -1,4 +1,4 @@
-// Rotating a pair, and where a token's keys and values lie: for every kernel that finishes QKV.
+// Rotating a pair, and the place of a token's keys and values: for every kernel that finishes QKV.
 #pragma once
 
 #include "core/cuda/kernel.cuh"
@@ -14,7 +14,7 @@ __device__ __forceinline__ void rotate_pair(float& a, float& b, float2 t) {
     a = rotated;
 }
 
-// The pages of one layer and the batch's way to them, as a kernel is given them.
+// The pages of one layer and the batch's page tables, as kernel arguments.
 struct KvPlace {
     void* keys;
     void* values;
@@ -25,8 +25,8 @@ struct KvPlace {
     const std::int32_t* pages;
     int max_pages;
 
-    // The first element of `head` at the token's position, in keys and in values alike;
-    // negative where the token has no place.
+    // The index of the first element of `head` at the token's position, in keys and in values;
+    // negative if the token has no place.
     __device__ __forceinline__ std::int64_t at(int token, int head) const {
         const int sequence_of = sequence[token];
         if (sequence_of < 0) return -1;

@@ -7,7 +7,7 @@
 namespace mr::ops {
 namespace {
 
-// Rows of `few` against those of `all` that they are.
+// Checks the rows of `few` against the rows of `all` they correspond to.
 void check_rows(const Context& ctx, const Tensor& few, const Tensor& all,
                 const std::int32_t* rows) {
     MR_CHECK(ctx.pool, "an op is given a thread pool");

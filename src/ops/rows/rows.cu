@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kRowsThreads = 128;
 
-// A block has a row.
+// One block per row.
 __global__ void __launch_bounds__(kRowsThreads)
     gather(float* out, const float* x, const std::int32_t* rows, int dim, Stamp* stamp) {
     wait_for_previous();

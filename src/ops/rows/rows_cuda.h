@@ -1,5 +1,5 @@
-// Some rows of a tensor on the GPU. The meaning is that of rows.h; tensors are f32 and lie in
-// device memory, as the numbers of rows do.
+// Selects rows of a tensor on the GPU. Semantics as in rows.h; tensors are f32 in device memory,
+// and so are the row numbers.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace mr::cuda {
 
 void gather_rows(const Context& ctx, Tensor out, Tensor x, const std::int32_t* rows);
-// And copy[rows[i]] = x[i] in bf16, where there is a copy, of the shape of `out`.
+// Also copy[rows[i]] = x[i] in bf16, if there is a copy, of the shape of `out`.
 void scatter_rows(const Context& ctx, Tensor out, Tensor copy, Tensor x, const std::int32_t* rows);
 
 }  // namespace mr::cuda

@@ -15,23 +15,23 @@ using sampling::warp_reduce;
 constexpr int kAdjustThreads = 1024, kWarps = kAdjustThreads / 32;
 constexpr float kInfinity = __builtin_huge_valf();
 
-// Over the block, in an order that is always the same. `space`: [kWarps]; every thread calls.
+// Reduction over the block, always in the same order. `space`: [kWarps]; every thread calls it.
 template <typename T, typename Op>
 __device__ T block_reduce(T x, T* space, Op op) {
     x = warp_reduce(x, op);
-    __syncthreads();  // earlier reads of the space are done
+    __syncthreads();  // earlier reads of `space` are done
     if (threadIdx.x % 32 == 0) space[threadIdx.x / 32] = x;
     __syncthreads();
     return warp_reduce(space[threadIdx.x % kWarps], op);
 }
 
-// Logits of +inf share all the probability, as ops::sample() has it.
+// Logits of +inf share all the probability, as in ops::sample().
 __device__ double above(float x, float most) {
     if (!isinf(most)) return static_cast<double>(x) - static_cast<double>(most);
     return x == most ? 0.0 : -static_cast<double>(kInfinity);
 }
 
-// The sum of the softmax and the best tokens: each round finds the best one behind the last.
+// The sum of the softmax and the best tokens: each round finds the best one after the last.
 __device__ void find_best(const float* logits, int vocab, int wanted, RowBest& out) {
     __shared__ u64 keys[kWarps];
     __shared__ double sums[kWarps];
@@ -71,7 +71,7 @@ __device__ void find_best(const float* logits, int vocab, int wanted, RowBest& o
     }
 }
 
-// A block a row.
+// One block per row.
 __global__ void __launch_bounds__(kAdjustThreads)
     adjust_rows(float* all, int vocab, const AdjustState state, Stamp* stamp) {
     wait_for_previous();
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kAdjustThreads)
     }
 }
 
-// A warp a row, behind the draw.
+// One warp per row, after the draw.
 __global__ void __launch_bounds__(32)
     note_rows(const float* all, int vocab, const AdjustState state, const SampleState drawn,
               Stamp* stamp) {
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(32)
         note.logprob = above(raw, best.most) - whole;
         note.count = best.count;
     }
-    __threadfence_system();  // the host that sees the number sees the rest
+    __threadfence_system();  // a host that sees the number also sees the rest
     __syncwarp();
     if (lane == 0) *static_cast<volatile std::uint32_t*>(&note.number) = row.number;
 }

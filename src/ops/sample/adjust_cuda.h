@@ -1,6 +1,6 @@
-// Adjusted draws on the GPU: what ops::adjust_logits() does to rows of logits before they are drawn
-// from, and log-probabilities of what was drawn, beside the sampler (sample_cuda.h). Texts keep
-// their state by slot, wherever their rows move; a draw is told which slots its rows are.
+// Adjusted draws on the GPU: ops::adjust_logits() on rows of logits before the draw, and
+// log-probabilities of the drawn tokens, beside the sampler (sample_cuda.h). Texts keep their state
+// by slot, also when their rows move; a draw is told the slot of each row.
 #pragma once
 
 #include <array>
@@ -16,27 +16,27 @@
 
 namespace mr::cuda {
 
-// What one row of a draw needs: 32 bytes.
+// The parameters of one row of a draw: 32 bytes.
 struct AdjustRow {
-    std::int32_t slot;    // -1: the row is as the model gave it, and not noted
-    std::int32_t mask;    // which of the draw's masks is its own; -1: none
-    std::int32_t biases;  // how many
+    std::int32_t slot;    // -1: the row is neither adjusted nor noted
+    std::int32_t mask;    // index of its mask among the draw's masks; -1: none
+    std::int32_t biases;  // number of biases
     std::int32_t logprobs;
     float presence, frequency;
-    std::uint32_t number;   // of the slot's draws, over all its texts
+    std::uint32_t number;   // number of the slot's draw, over all its texts
     std::uint32_t adjusts;  // 0: the row is only noted
 };
 
-// The most probable tokens of a row, before it is adjusted.
+// The most probable tokens of a row, before adjustment.
 struct RowBest {
-    double sum;  // of exp(logit - most)
+    double sum;  // sum of exp(logit - most)
     float most;
     std::int32_t count;
     std::array<std::int32_t, ops::kMostLogprobs> ids;
     std::array<float, ops::kMostLogprobs> logits;
 };
 
-// As the host reads it. `number` is written last.
+// A note as the host reads it. `number` is written last.
 struct DrawNote {
     double logprob;
     std::int32_t count;
@@ -46,28 +46,28 @@ struct DrawNote {
 };
 
 struct AdjustState {
-    AdjustRow* rows = nullptr;        // [rows] of the draw; behind them its masks
+    AdjustRow* rows = nullptr;        // [rows] of the draw, followed by its masks
     std::uint32_t* masks = nullptr;   // [masks, words]
     ops::LogitBias* bias = nullptr;   // [slots, kMostBiases]
-    std::uint16_t* counts = nullptr;  // [slots, vocab]  how often tokens were drawn
-    float* raw = nullptr;             // [slots, vocab]  logits before they are adjusted
+    std::uint16_t* counts = nullptr;  // [slots, vocab]  how often each token was drawn
+    float* raw = nullptr;             // [slots, vocab]  logits before adjustment
     RowBest* best = nullptr;          // [slots]
     DrawNote* notes = nullptr;        // [slots, kNotes]  host memory
-    int words = 0;                    // of a mask
+    int words = 0;                    // per mask
 };
 
 class Adjuster {
   public:
-    static constexpr int kNotes = 32;  // of a slot: those of its newest draws
+    static constexpr int kNotes = 32;  // per slot: notes of its newest draws
 
-    // For at most `rows` rows in a draw.
+    // For at most `rows` rows per draw.
     Adjuster(const Stream& stream, int slots, int rows, std::int64_t vocab);
     static std::size_t device_bytes(int slots, int rows, std::int64_t vocab);
 
-    // The slot begins a text.
+    // Begins a text in the slot.
     void open(int slot, const ops::Adjustments& adjust, bool filtered, int logprobs,
               Ledger* ledger);
-    // The next draw's rows, in their order: one copy, with the masks of those that have one.
+    // Sets the next draw's rows, in order: one copy, with the masks of those that have one.
     struct Row {
         int slot = -1;
         ops::TokenFilter* filter = nullptr;
@@ -76,7 +76,7 @@ class Adjuster {
     // Before and after the sampler draws from logits f32 [rows, vocab]; `state`: of these rows.
     void before(const Context& ctx, Tensor logits) const;
     void after(const Context& ctx, Tensor logits, const SampleState& state) const;
-    // Draw `number` of the slot, from 0, when it is there.
+    // Waits for draw `number` of the slot, from 0.
     ops::DrawnLogprobs wait(int slot, std::uint64_t number) const;
 
   private:
@@ -89,7 +89,7 @@ class Adjuster {
     const int most_rows_;
     const std::int64_t vocab_;
     DeviceArena memory_;
-    PinnedBuffer staging_;  // two halves: one is filled while the other may be on its way
+    PinnedBuffer staging_;  // two halves: one is filled while the other may still be read
     PinnedBuffer notes_;
     std::array<Event, 2> sent_;
     std::size_t half_ = 0;

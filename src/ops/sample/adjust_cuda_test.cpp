@@ -12,14 +12,14 @@ namespace mr::cuda::adjust_cuda_test {
 namespace {
 
 constexpr int kRows = 6;
-constexpr std::int64_t kVocab = 5003;  // no multiple of a block or of a word of a mask
+constexpr std::int64_t kVocab = 5003;  // not a multiple of a block or of a mask word
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 class Thirds final : public ops::TokenFilter {
   public:
     Thirds() : words_((kVocab + 31) / 32) { accept(-1); }
     std::span<const std::uint32_t> mask() override { return words_; }
-    // Behind a token comes one that leaves the next remainder.
+    // After a token, only tokens with the next remainder are allowed.
     void accept(std::int32_t token) override {
         std::fill(words_.begin(), words_.end(), 0);
         for (std::int32_t i = 0; i < kVocab; ++i) {
@@ -37,7 +37,7 @@ class AdjusterTest : public GpuTest {
     std::vector<float> logits_of(std::uint64_t step) const {
         std::vector<float> out(static_cast<std::size_t>(kRows * kVocab));
         for (std::size_t i = 0; i < out.size(); ++i) {
-            // Few values, so that many are alike.
+            // Few distinct values, so that many are equal.
             out[i] = static_cast<float>(philox(3, i, step)[0] % 41) / 4 - 5;
         }
         out[7] = -kInf;
@@ -52,12 +52,12 @@ TEST_F(AdjusterTest, HasTheLogitsAndNotesOfTheHost) {
     adjust[2].frequency = 0.3f;
     adjust[4] = adjust[1];
     adjust[4].frequency = 100;
-    const std::vector<int> logprobs = {20, 5, -1, 0, 7, -1};  // the last row is plain
+    const std::vector<int> logprobs = {20, 5, -1, 0, 7, -1};  // the last row is not adjusted
     Thirds thirds, theirs;
     Adjuster adjuster(*stream_, kRows + 2, kRows, kVocab);
     Sampler sampler(*stream_, kRows, 0);
-    const auto slot_of = [](int row) { return kRows + 1 - row; };  // slots are not rows
-    for (int text = 0; text < 2; ++text) {                         // slots are used again
+    const auto slot_of = [](int row) { return kRows + 1 - row; };  // slots differ from rows
+    for (int text = 0; text < 2; ++text) {                         // slots are reused
         std::vector<ops::TokenCounts> counts(kRows);
         for (int r = 0; r < kRows; ++r) {
             const auto i = static_cast<std::size_t>(r);

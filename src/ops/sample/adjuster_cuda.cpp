@@ -10,7 +10,7 @@ namespace {
 
 std::size_t size(std::int64_t n) { return static_cast<std::size_t>(n); }
 std::size_t words_of(std::int64_t vocab) { return size((vocab + 31) / 32); }
-// Rows of a draw, and as many masks behind them.
+// Rows of a draw, followed by as many masks.
 std::size_t draw_bytes(int rows, std::int64_t vocab) {
     return size(rows) * (sizeof(AdjustRow) + words_of(vocab) * sizeof(std::uint32_t));
 }
@@ -51,8 +51,8 @@ void Adjuster::open(int slot, const ops::Adjustments& adjust, bool filtered, int
     MR_CHECK(slot >= 0 && size(slot) < texts_.size(), "the slot is one of the adjuster's");
     MR_CHECK(logprobs <= ops::kMostLogprobs, "there are at most kMostLogprobs of them");
     Text& text = texts_[size(slot)];
-    // Numbers go on where the last text's ended: a note of it that is still on its way is none of
-    // this one's.
+    // Numbers continue from the slot's last text, so that its late notes are not mistaken for this
+    // text's.
     const std::uint32_t number = text.row.number;
     text = {};
     text.first = text.row.number = number;

@@ -15,7 +15,7 @@ DrawnLogprobs logprobs_of(std::span<const float> logits, std::int32_t drawn, int
     constexpr double kNever = -std::numeric_limits<double>::infinity();
     const double most = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
-    // As ops::sample() has it, logits of +inf share all the probability.
+    // As in ops::sample(), logits of +inf share all the probability.
     const auto above = [&](float logit) {
         if (std::isinf(most)) return logit == most ? 0.0 : kNever;
         return static_cast<double>(logit) - most;

@@ -1,4 +1,4 @@
-// How probable a token was to the model, and what else it might have been.
+// The log-probability of a drawn token, and the most probable alternatives.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@ inline constexpr int kMostLogprobs = 20;
 
 struct TokenLogprob {
     std::int32_t id = 0;
-    double logprob = 0;  // nats
+    double logprob = 0;  // in nats
 };
-// Of one token that was drawn. Both are of the model's own distribution: the softmax of its logits,
-// before temperature, penalties and truncation.
+// For one drawn token. Both are of the model's own distribution: the softmax of its logits, before
+// temperature, penalties and truncation.
 struct DrawnLogprobs {
     double logprob = 0;
-    std::vector<TokenLogprob> top;  // the most probable ones, by falling probability, ties by id
+    std::vector<TokenLogprob> top;  // the most probable tokens, by falling probability, ties by id
 };
 
-// `logits`: [vocab], on the host. Tokens that are impossible (-inf) are never among the top ones.
+// `logits`: [vocab], on the host. Impossible tokens (-inf) are never among the top ones.
 DrawnLogprobs logprobs_of(std::span<const float> logits, std::int32_t drawn, int top);
 
 }  // namespace mr::ops

@@ -1,5 +1,5 @@
-// The parameters of rows, written on the device: a draw for tensors of other programs brings
-// nothing from the host's memory, and can be captured.
+// Writes the parameters of rows on the device: a draw for tensors of other programs then needs
+// nothing from host memory, and can be captured.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace mr::cuda {
 
-// rows[i] = all, with seed all.seed + i; where there are `seeds` or `positions`, int64 [rows] in
-// device memory, with theirs.
+// rows[i] = all, with seed all.seed + i; or, if `seeds` or `positions` (int64 [rows] in device
+// memory) are given, with those.
 struct SampleRowsPass {
     SampleRow all;
     const std::int64_t* seeds = nullptr;

@@ -17,7 +17,7 @@ TEST_F(SampleRowsTest, EveryRowHasItsSeedAndPosition) {
     pass.all.top_p = 0.9f;
     pass.all.top_k = 50;
     pass.all.active = 1;
-    pass.all.seed = ~std::uint64_t{0} - 1;  // the third row's begins at 0 again
+    pass.all.seed = ~std::uint64_t{0} - 1;  // the third row's wraps to 0
     pass.all.position = 7;
     std::vector<std::int64_t> seeds(kRows), positions(kRows);
     for (int i = 0; i < kRows; ++i) {
@@ -42,7 +42,7 @@ TEST_F(SampleRowsTest, EveryRowHasItsSeedAndPosition) {
             ASSERT_EQ(rows[i].top_k, 50);
             ASSERT_EQ(rows[i].active, 1);
         }
-        ASSERT_EQ(rows[kRows].active, -1);  // as it was
+        ASSERT_EQ(rows[kRows].active, -1);  // unchanged
     }
 }
 

@@ -17,8 +17,8 @@ constexpr const char* kRemedy =
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Beyond this many nats below the best a token weighs under 2e-22: less than the rounding of the
-// sum over any vocabulary, and less than a draw of 24 bits can reach.
+// A token this many nats below the best weighs under 2e-22: less than the rounding of the sum over
+// any vocabulary, and less than a draw of 24 bits can resolve.
 constexpr double kNegligible = -50;
 
 struct Candidate {
@@ -36,7 +36,7 @@ class Weigher {
   public:
     Weigher(float best, float temperature) : best_(best), temperature_(temperature) {}
     double nats(float logit) const {
-        if (best_ == kInfinity) {  // infinite logits share everything
+        if (best_ == kInfinity) {  // infinite logits share all the probability
             return logit == kInfinity ? 0.0 : -std::numeric_limits<double>::infinity();
         }
         return (static_cast<double>(logit) - static_cast<double>(best_)) /
@@ -86,7 +86,7 @@ std::span<Candidate> take_best(std::span<const float> logits, std::size_t k, Can
         full = true;
     };
     for (std::size_t i = 0; i < logits.size(); ++i) {
-        // Equal to the threshold comes after it: ids rise.
+        // An id equal to the threshold comes after it, because ids rise.
         if (full && !(logits[i] > threshold)) continue;
         if (held == capacity) {
             shrink();
@@ -142,7 +142,7 @@ Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
         MR_CHECK(id >= 0 && static_cast<std::size_t>(id) < vocab,
                  "recent ids lie in the vocabulary");
     }
-    // Compare, subtract, exponential, add: 4 operations a logit, as in the loss.
+    // Compare, subtract, exponential, add: 4 operations per logit, as in the loss.
     const LedgerEntry entry(ctx.ledger, OpKind::sample, logits.bytes() + recent.size_bytes(), 0,
                             4 * static_cast<std::uint64_t>(vocab));
 
@@ -159,7 +159,7 @@ Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
     if (params.repeat_penalty != 1.0f && !recent.empty()) {
         auto* copy = reinterpret_cast<float*>(buffer + vocab);
         std::memcpy(copy, raw, vocab * sizeof(float));
-        for (std::int32_t id : recent) {  // from the raw logit: a repeated id counts once
+        for (std::int32_t id : recent) {  // from the raw logit, so that a repeated id counts once
             const float logit = raw[id];
             copy[id] = logit > 0 ? logit / params.repeat_penalty : logit * params.repeat_penalty;
         }
@@ -184,7 +184,7 @@ Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
     const Weigher weigher(best, params.temperature);
     const double top_p = params.top_p, min_p = params.min_p;
     std::span<Candidate> chosen;
-    double total = 0;  // of all candidates after top-k: top-p is a part of it
+    double total = 0;  // of all candidates after top-k; top-p is a part of it
     if (params.top_k > 0 && static_cast<std::size_t>(params.top_k) < vocab) {
         chosen = take_best({x, vocab}, static_cast<std::size_t>(params.top_k), buffer);
         std::sort(chosen.begin(), chosen.end(), before);
@@ -203,7 +203,7 @@ Sampled sample(const Context& ctx, Tensor logits, const SampleParams& params,
         chosen = {buffer, held};
     }
 
-    // Top-p and min-p each keep a front of the sorted candidates: the shorter of the two is left.
+    // Top-p and min-p each keep a front of the sorted candidates: the shorter one remains.
     SortedFront front(chosen);
     std::size_t kept = front.size();
     double kept_total = total;

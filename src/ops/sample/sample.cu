@@ -38,7 +38,7 @@ __device__ void publish(const SampleState& state, int r, const SampleRow& before
     slot->id = drawn.id;
     slot->probability = drawn.probability;
     slot->confidence = drawn.confidence;
-    __threadfence_system();  // the host that sees the tag sees the rest
+    __threadfence_system();  // a host that sees the tag also sees the rest
     slot->tag = static_cast<u32>(step + 1) << 4 | drawn.flags;
 }
 
@@ -143,7 +143,7 @@ void sample(const Context& ctx, Tensor logits, const SampleState& state, SampleK
     MR_CHECK(!state.recent == (state.most_recent == 0), "rings of recent tokens have places");
     if (team == 0) team = usual_team(vocab);
     MR_CHECK(sample_team_fits(vocab, team), "the device has teams of that size");
-    // Compare, subtract, exponential, add: 4 operations a logit, as on the CPU. Only the device
+    // Compare, subtract, exponential, add: 4 operations per logit, as on the CPU. Only the device
     // knows how much of the rings is read.
     const OpRecord work{1, logits.bytes() + static_cast<std::uint64_t>(rows) * sizeof(SampleRow),
                         static_cast<std::uint64_t>(rows) * sizeof(SampleSlot),

@@ -26,22 +26,22 @@ struct SampleRow {
     std::int32_t top_k;
     std::int32_t active;  // 0: the row is skipped
     std::uint64_t seed;
-    std::int64_t position;  // of the token that is drawn next: Philox's index
+    std::int64_t position;  // of the token drawn next: Philox's index
     // The tokens of the penalty: the first recent_used of the row's ring, in any order. With a
     // window the ring has that many slots and wraps; without one it does not change.
     std::int32_t window;       // how many recent tokens count, at most SampleState::most_recent
-    std::int32_t recent_used;  // how many there are
-    std::int32_t recent_next;  // where the next one goes
-    std::int32_t step;         // Philox's stream: 0 but for tokens that are filled in
+    std::int32_t recent_used;  // number of tokens in the ring
+    std::int32_t recent_next;  // slot of the next one
+    std::int32_t step;         // Philox's stream: 0 except in diffusion
 };
 
-// Why a row has no token. The id is then 0, so that a step that was launched already reads a valid
+// Why a row has no token. The id is then 0, so that a step that was already launched reads a valid
 // one.
 enum SampleFlag : std::uint32_t {
     kSampleNan = 1,       // a logit is not a number
     kSampleNone = 2,      // no token is possible: all are -inf
     kSampleInactive = 4,  // the row is skipped
-    kSampleKind = 8,      // the greedy kernel met a row that is not greedy
+    kSampleKind = 8,      // the greedy kernel got a row that is not greedy
 };
 
 // One draw as the host reads it: 16 bytes. `tag` is written last: the low 28 bits of the step's
@@ -57,7 +57,7 @@ struct SampleSlot {
 struct SampleState {
     SampleRow* rows = nullptr;       // [rows]
     std::int32_t* recent = nullptr;  // [rows, most_recent]  rings of recent tokens
-    int most_recent = 0;             // 0: no row has any
+    int most_recent = 0;             // 0: no row has recent tokens
     std::uint64_t* steps = nullptr;  // [rows]  draws of this row so far; null: no ring
     SampleSlot* ring = nullptr;      // [rows, ring_slots]  host memory; step s is in s % ring_slots
     int ring_slots = 0;
@@ -69,7 +69,7 @@ struct SampleState {
 
 enum class SampleKind {
     any,
-    greedy,  // every row has temperature 0: a kernel of its own
+    greedy,  // every row has temperature 0: uses a separate kernel
 };
 
 // Draws one token per row from logits f32 [rows, vocab], by the rules of ops::sample(). The bits of
@@ -90,23 +90,23 @@ class Sampler {
     explicit Sampler(const Stream& stream, int max_rows, int most_recent, int ring_slots = 64);
 
     // From the next launch on, row `row` draws with these parameters; `position` is the index of
-    // the token it draws next, `recent` the tokens before it, of which, and of those that it draws,
-    // the last `window` count. Uploaded on the stream, the tokens only where the penalty is not 1.
-    // Throws what ops::sample() throws for parameters out of range.
+    // the token it draws next, `recent` the tokens before it; of these and the tokens it draws, the
+    // last `window` count. Uploaded on the stream; tokens only if the penalty is not 1. Throws what
+    // ops::sample() throws for parameters out of range.
     void set_row(int row, const ops::SampleParams& params, std::int64_t position,
                  std::span<const std::int32_t> recent, int window, Ledger* ledger);
     void clear_row(int row, Ledger* ledger);  // the row is skipped
-    // From the next launch on, row `to` draws what row `from` would have drawn, which stays as it
-    // is. On the stream; nothing comes from the host. (A kernel may do the same; kind() then still
-    // says what was set.)
+    // From the next launch on, row `to` draws what row `from` would have drawn; `from` is
+    // unchanged. On the stream, without data from the host. (A kernel may do the same; kind() then
+    // still reports what was set.)
     void copy_row(int to, int from);
 
     // Launches a draw for rows of the state, from `first` on: logits f32 [rows, vocab]. May be
     // captured; then call replayed() after every launch of the graph.
     void sample(const Context& ctx, Tensor logits, int first = 0);
     void replayed(int rows, Ledger* ledger, int first = 0);
-    // What sample() launches for such rows: greedy where every row that is set is greedy. A
-    // captured launch keeps what it was captured with: capture again where this changes.
+    // The kernel that sample() launches for such rows: greedy if every set row is greedy. A
+    // captured launch keeps its kernel: capture again if this changes.
     SampleKind kind(int first, int rows) const;
 
     // Draws launched for the row so far: the last one has the number steps(row) - 1.
@@ -115,14 +115,14 @@ class Sampler {
         ops::Sampled sampled;
         std::uint32_t flags = 0;  // SampleFlag
     };
-    // The draw of that number, when it has been made. The ring keeps the last ring_slots.
+    // The draw of that number, once it is made. The ring keeps the last ring_slots.
     std::optional<Result> poll(int row, std::uint64_t step) const;
     // Waits for the draw; throws what ops::sample() throws for such logits, and Error (device)
     // where the device has failed.
     ops::Sampled wait(int row, std::uint64_t step) const;
 
     const SampleState& state() const { return state_; }
-    SampleState state_from(int first) const;                    // of the rows from there on
+    SampleState state_from(int first) const;                    // of the rows from `first` on
     std::int32_t* next_ids() const { return state_.next_ids; }  // [max_rows] on the device
     int max_rows() const { return static_cast<int>(steps_.size()); }
     int most_recent() const { return state_.most_recent; }
@@ -136,15 +136,15 @@ class Sampler {
     const Stream& stream_;
     DeviceArena memory_;
     PinnedBuffer ring_;
-    PinnedBuffer staging_;         // rows being uploaded, in a ring of places
-    PinnedBuffer tokens_;          // recent tokens being uploaded, piece after piece
+    PinnedBuffer staging_;         // rows being uploaded, a ring of slots
+    PinnedBuffer tokens_;          // recent tokens being uploaded, one piece after the other
     std::size_t tokens_used_ = 0;  // since the buffer was last empty
     Event tokens_read_;            // the last piece has been uploaded
     SampleState state_;
     std::vector<std::uint64_t> steps_;
     std::vector<SampleRow> set_;   // as the host set them: the kernel advances the device's copy
-    std::vector<Event> uploaded_;  // of each place of staging_
-    std::size_t place_ = 0;        // of the next upload
+    std::vector<Event> uploaded_;  // for each slot of staging_
+    std::size_t place_ = 0;        // slot of the next upload
 };
 
 // Throws what ops::sample() throws for a row with such flags.

@@ -22,7 +22,7 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-using Logits = std::vector<std::vector<float>>;  // one vector a row
+using Logits = std::vector<std::vector<float>>;  // one vector per row
 
 struct Draws {
     std::vector<std::int32_t> ids;
@@ -40,7 +40,7 @@ void expect_same_bits(const Draws& a, const Draws& b, const std::string& what) {
     EXPECT_TRUE(same(a.flags, b.flags)) << what;
 }
 
-// `recent` is what run() is given, too.
+// `recent` is also passed to run().
 SampleRow row_of(const ops::SampleParams& params, std::int64_t position,
                  std::span<const std::int32_t> recent = {}) {
     SampleRow row{};
@@ -62,7 +62,7 @@ ops::SampleParams plain() {
 
 class SampleTest : public GpuTest {
   protected:
-    // Rows that are alike lie in memory once for each: [rows, vocab].
+    // Equal rows are stored separately: [rows, vocab].
     Tensor upload_rows(const Logits& logits, std::size_t rows) {
         const std::size_t vocab = logits[0].size();
         const Tensor t = memory_.tensor(
@@ -122,8 +122,8 @@ class SampleTest : public GpuTest {
     std::vector<std::byte> scratch_;
 };
 
-// Rows as models make them, flat ones, steep ones, some with ties, zeros of both signs and tokens
-// that cannot be.
+// Rows as models make them, flat ones, steep ones, some with ties, zeros of both signs and
+// impossible tokens.
 Logits some_rows(std::size_t vocab, std::mt19937& random) {
     Logits rows;
     for (float spread : {0.001f, 0.3f, 2.0f, 2.5f, 8.0f, 60.0f}) {
@@ -196,7 +196,7 @@ TEST_F(SampleTest, AgreesWithTheCpuForEveryCombination) {
     }
 }
 
-// However many blocks work on a row, and however often: the same bits.
+// For any number of blocks per row, and any number of runs: the same bits.
 TEST_F(SampleTest, TheTeamChangesNoBit) {
     for (const std::size_t vocab : {5, 513, 8192, 50257, 151936}) {
         memory_.reset();
@@ -250,7 +250,7 @@ TEST_F(SampleTest, GreedyHasAKernelOfItsOwn) {
     for (const std::size_t vocab : {1, 9, 512, 50257, 151936}) {
         memory_.reset();
         Logits logits = some_rows(vocab, random_);
-        logits.push_back(std::vector<float>(vocab, 2.0f));  // all alike: the first
+        logits.push_back(std::vector<float>(vocab, 2.0f));  // all equal: the first
         logits.push_back(std::vector<float>(vocab, -1.0f));
         logits.back().back() = logits.back()[vocab / 2] = 3.0f;
         const Tensor tensor = upload_rows(logits, logits.size());
@@ -275,7 +275,7 @@ TEST_F(SampleTest, GreedyHasAKernelOfItsOwn) {
     EXPECT_EQ(run(tensor, {row_of(plain(), 0)}, SampleKind::greedy).flags[0], kSampleKind);
 }
 
-// Tokens as a text has them: a few of them again and again, half of the vocabulary once or never.
+// Tokens as in a text: a few again and again, half of the vocabulary once or never.
 std::vector<std::int32_t> some_text(std::size_t count, std::size_t vocab, std::mt19937& random) {
     std::vector<std::int32_t> text(count);
     for (std::int32_t& id : text) {
@@ -285,8 +285,8 @@ std::vector<std::int32_t> some_text(std::size_t count, std::size_t vocab, std::m
     return text;
 }
 
-// Windows of any length: shorter than a block has threads, longer, longer than the vocabulary; and
-// tokens that are in them many times count once.
+// Windows of any length: shorter and longer than a block has threads, longer than the vocabulary;
+// and tokens that occur in them many times count once.
 TEST_F(SampleTest, LongWindowsAgreeWithTheCpu) {
     for (const std::size_t vocab : {300, 9000, 151936}) {
         const Logits logits = some_rows(vocab, random_);
@@ -382,7 +382,7 @@ TEST_F(SampleTest, InfiniteLogitsShareEverything) {
     }
 }
 
-// The contract in f64: what is left of each token's probability.
+// The contract in f64: the remaining probability of each token.
 std::vector<double> exact(std::vector<float> logits, const ops::SampleParams& params,
                           const std::vector<std::int32_t>& recent) {
     for (std::int32_t id : std::set<std::int32_t>(recent.begin(), recent.end())) {
@@ -448,7 +448,7 @@ TEST_F(SampleTest, AMillionDrawsFollowTheDistribution) {
             for (std::size_t r = 0; r < kRows; ++r) {
                 rows.push_back(row_of(c.params, static_cast<std::int64_t>(r), recent));
                 rows[r].seed = 1000 * r + static_cast<std::size_t>(team);
-                rows[r].window = 0;  // the recent tokens stay these
+                rows[r].window = 0;  // the recent tokens do not change
             }
             SampleState state;
             state.rows = upload<SampleRow>(rows);
@@ -470,7 +470,7 @@ TEST_F(SampleTest, AMillionDrawsFollowTheDistribution) {
                 const double expected = want[i] * kRows * kLaunches;
                 if (want[i] == 0) {
                     EXPECT_EQ(counts[i], 0) << c.name << ": token " << i << " was cut";
-                } else if (expected < 10) {  // together
+                } else if (expected < 10) {  // merged into one class
                     rest_want += expected;
                     rest_got += counts[i];
                 } else {
@@ -486,8 +486,8 @@ TEST_F(SampleTest, AMillionDrawsFollowTheDistribution) {
     }
 }
 
-// The loop of a decode: penalty and recent tokens move on by themselves, from a graph, and the host
-// reads the ring. 16 bytes come back per token, none go there.
+// The loop of a decode: penalty and recent tokens advance by themselves, from a graph, and the host
+// reads the ring. 16 bytes come back per token, and none are sent.
 TEST_F(SampleTest, AGraphOfDrawsEqualsTheCpusLoop) {
     constexpr int kSteps = 150, kRows = 5;
     const std::size_t vocab = 9000;
@@ -542,8 +542,8 @@ TEST_F(SampleTest, AGraphOfDrawsEqualsTheCpusLoop) {
     EXPECT_TRUE(sampler.poll(0, kSteps - 16));
 }
 
-// Rings that come round, and rings that are not full yet; more tokens than the sampler sends in one
-// piece. Half way a row goes on in the place of another one.
+// Rings that wrap, and rings that are not full yet; more tokens than the sampler uploads in one
+// piece. Halfway, a row is copied to another one.
 TEST_F(SampleTest, LongWindowsMoveOnAndRowsCanBeCopied) {
     constexpr int kSteps = 600, kRows = 6, kMost = 40000;
     const std::size_t vocab = 9000;
@@ -554,7 +554,7 @@ TEST_F(SampleTest, LongWindowsMoveOnAndRowsCanBeCopied) {
     const std::size_t before[kRows] = {30, 499, 4000, 10, kMost + 7, 64};
     std::vector<std::vector<std::int32_t>> history;
     std::vector<ops::SampleParams> params;
-    std::vector<std::int64_t> positions;  // of the token that is drawn next
+    std::vector<std::int64_t> positions;  // of the token drawn next
     std::vector<int> window_of(windows, windows + kRows);
     for (std::size_t row = 0; row < kRows; ++row) {
         params.push_back({row == 1 ? 0.0f : 0.9f, 50, 0.95f, 0, 1.5f, 9 + row});
@@ -620,7 +620,7 @@ TEST_F(SampleTest, ManyLaunchesAheadOfTheReader) {
                           .id);
         }
     }
-    // A row set anew goes on counting its steps: what is still in the ring is never mistaken.
+    // A row set again continues to count its steps, so old entries in the ring are recognised.
     sampler.set_row(0, plain(), 7, {}, 0, nullptr);
     sampler.sample(ctx_, tensor);
     EXPECT_EQ(sampler.steps(0), 65u);
@@ -631,7 +631,7 @@ TEST_F(SampleTest, ManyLaunchesAheadOfTheReader) {
     EXPECT_GE(sampler.wait(1, 65).id, 0);
 }
 
-// A text that joins where another one left does not wait for the steps that are queued.
+// A text that joins does not wait for the steps that are queued.
 TEST_F(SampleTest, RowsAreSetWhileTheDeviceIsBusy) {
     const Logits logits = some_rows(500, random_);
     const Tensor tensor = upload_rows(logits, 1);
@@ -655,8 +655,8 @@ TEST_F(SampleTest, RowsAreSetWhileTheDeviceIsBusy) {
     }
     EXPECT_FALSE(hold.over) << "an upload waited for the work that was queued before it";
     hold.let_go = true;
-    // More of them than there are places for: an upload waits for its place, and no row is mixed
-    // up.
+    // More rows than staging slots: an upload
+    // waits for its slot, and no row is mixed up.
     for (int i = 20; i < 200; ++i) {
         sampler.set_row(0, plain(), 100 * i, {}, 0, nullptr);
         sampler.sample(ctx_, tensor);

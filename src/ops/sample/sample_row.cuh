@@ -22,11 +22,11 @@ struct Drawn {
     int id;
     float probability, confidence;
     u32 flags;
-    u64 softmax = 0;  // the sum over the row, in units of the best one's weight * 2^-40
+    u64 softmax = 0;  // sum over the row, in units of 2^-40 of the best one's weight
 };
 
-// kGuess: of a token that is filled in: draws have a step, and the sum is told
-// (ops/denoise/denoise.cu).
+// kGuess: for diffusion: draws have a step, and
+// the sum is returned (ops/denoise/denoise.cu).
 template <bool kCluster, bool kGuess = false>
 class RowDraw : protected RowSlice<kCluster> {
   protected:
@@ -119,7 +119,7 @@ class RowDraw : protected RowSlice<kCluster> {
         return warp_reduce(mine, [](u64 a, u64 b) { return a + b; });
     }
 
-    // Lists a front of the row that holds the k best. False where it would be too long.
+    // Lists a front of the row that holds the k best. False if it would be too long.
     __device__ bool list_the_best() {
         // Bins of 1/16 nat, but never coarser than 1/16 logit at high temperatures, so that the
         // list stays short.
@@ -181,7 +181,7 @@ class RowDraw : protected RowSlice<kCluster> {
 
     template <typename In>
     __device__ void list(In in) {
-        Blocks::sync();  // the last list has been read
+        Blocks::sync();  // the previous list has been read
         if (thread() == 0) work_.listed = 0;
         __syncthreads();
         each([&](int id, float x) {
@@ -196,7 +196,7 @@ class RowDraw : protected RowSlice<kCluster> {
         const double part = ceil(static_cast<double>(row_.top_p) * static_cast<double>(whole));
         return min(max(static_cast<u64>(part), u64{1}), whole);
     }
-    // The sum of weights that the draw falls on: the first candidate that reaches it is drawn.
+    // The cumulative weight that the draw selects: the first candidate that reaches it is drawn.
     __device__ u64 target_in(u64 kept) const {
         const u64 step = kGuess ? static_cast<u64>(row_.step) : 0;
         const u32 word = philox(row_.seed, static_cast<u64>(row_.position), step)[0];
@@ -230,7 +230,7 @@ class RowDraw : protected RowSlice<kCluster> {
     }
 
     // The first block draws from the list; the others are done. `whole` is the total weight that
-    // top-p refers to, where it is known already; 0: that of the k best, which are on the list.
+    // top-p refers to, if already known; 0: that of the k best, which are on the list.
     __device__ Drawn among_front(const Weigher& weigh, u64 whole) {
         int count = 0;
         u64 mine = 0, softmax = 0;
@@ -264,7 +264,7 @@ class RowDraw : protected RowSlice<kCluster> {
                 kGuess ? softmax : 0};
     }
 
-    // ---- by descent: any row, however flat ----
+    // ---- by descent: for any row, even flat ones ----
 
     __device__ Drawn by_descent(const Weigher& weigh, bool top_k) {
         u64 kept = work_.weight_to[kTail];
@@ -333,7 +333,7 @@ class RowDraw : protected RowSlice<kCluster> {
                 __syncthreads();
                 return crossed;
             }
-            if (low == high) {  // all alike, in the order of their ids
+            if (low == high) {  // all equal, in the order of their ids
                 const u64 weight = weigh(logit_of(low));
                 const u64 nth =
                     by_count ? want - count_before : (want - weight_before + weight - 1) / weight;
@@ -367,7 +367,7 @@ class RowDraw : protected RowSlice<kCluster> {
         }
     }
 
-    // The id of the nth (from 1) logit that has this key; valid in the first block.
+    // The id of the nth (from 1) logit with this key; valid in the first block.
     __device__ int nth_alike(u32 key, u64 nth) {
         u64 mine = 0;
         each([&](int, float x) { mine += key_of(x) == key ? 1 : 0; });
@@ -398,7 +398,7 @@ inline std::size_t slice_bytes(std::int64_t vocab, int team) {
     return sizeof(u32) * static_cast<std::size_t>(RowDraw<true>::mark_words(slice)) +
            (team > 1 ? sizeof(float) * static_cast<std::size_t>(slice) : 0);
 }
-// The fastest team. Small vocabularies take less time than two barriers of a cluster.
+// The fastest team. Small vocabularies take less time than two cluster barriers.
 inline int usual_team(std::int64_t vocab) {
     constexpr std::int64_t kSmallVocab = 8192;
     return vocab >= kSmallVocab && sample_team_fits(vocab, 8) ? 8 : 1;

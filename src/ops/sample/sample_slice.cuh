@@ -14,7 +14,7 @@ struct Work {
     int first_best;   // greedy: the lowest id of the slice that has the best logit
     int found;        // in the first block: the id that another block found
     u32 listed;       // candidates of the slice, of which kListed fit into the list
-    u64 softmax_sum;  // of the slice
+    u64 softmax_sum;  // over the slice
     u64 partial;
     u64 list[kListed];
     u32 bin_count[kBins];
@@ -22,32 +22,32 @@ struct Work {
     // Used by this block alone.
     u64 space[kWarps];
     SampleRow row;
-    u64 step;              // of the row
-    u32 count_to[kBins];   // up to and with each bin, the whole row
+    u64 step;              // the row's step
+    u32 count_to[kBins];   // up to and including each bin, over the whole row
     u64 weight_to[kBins];  //
     u64 sorted[kListed], sums[kListed];
-    u64 crossing, crossing_weight;  // the candidate a descent found
+    u64 crossing, crossing_weight;  // the candidate that a descent found
 };
 
-// Tokens of a row's ring that are loaded together with the row, before it is known how many count:
-// as many as the usual window has.
+// Tokens of a row's ring that are loaded together with the row, before their number is known: as
+// many as the usual window has.
 constexpr int kFetched = 64;
 
 template <bool kCluster>
 class RowSlice {
   public:
-    // Logits of one block, in fours.
+    // Logits per block, in multiples of four.
     __host__ __device__ static int slice_of(int vocab, int blocks) {
         return ((vocab + 3) / 4 + blocks - 1) / blocks * 4;
     }
-    // A bit for each of them: whether the penalty applies to it.
+    // One bit per logit: whether the penalty applies.
     __host__ __device__ static int mark_words(int slice) { return (slice + 31) / 32; }
 
   protected:
     using Blocks = Team<kCluster>;
 
     // `memory`: shared; in a cluster the slice, f32 [slice_of()], then the marks, u32
-    // [mark_words(slice_of())]; a block alone keeps no slice, and has the marks alone.
+    // [mark_words(slice_of())]; a single block keeps no slice, only the marks.
     __device__ RowSlice(Work& work, float* memory, const float* logits, int vocab)
         : work_(work), row_(work.row), raw_(logits), own_(memory), vocab_(vocab) {
         first_ = 0;
@@ -95,7 +95,7 @@ class RowSlice {
 
     __device__ void load(const SampleState& state, int row) {
         constexpr int kRowWords = static_cast<int>(sizeof(SampleRow) / sizeof(u32));
-        u32 word = 0;  // of the parameters: loaded together with the logits
+        u32 word = 0;  // a word of the parameters, loaded together with the logits
         u64 steps = 0;
         if (thread() < kRowWords) word = reinterpret_cast<const u32*>(state.rows + row)[thread()];
         if (thread() == 0 && state.steps) steps = state.steps[row];
@@ -155,9 +155,9 @@ class RowSlice {
         penalised_ = row_.repeat_penalty != 1.0f && row_.recent_used > 0;
     }
 
-    // Computes from the raw logit, so a token that occurs twice is marked and changed as if it
-    // occurred once, in any order. All blocks of the team read all of the ring, and only before
-    // they agree on the best: after that the ring may be written.
+    // Computes from the raw logit, so a token that occurs twice is changed as if it occurred once,
+    // in any order. All blocks of the team read all of the ring, and only before they agree on the
+    // best: after that the ring may be written.
     __device__ void apply_penalty() {
         if (!penalised_) return;
         constexpr int kBatch = 4;  // loads in flight per thread
@@ -217,7 +217,7 @@ class RowSlice {
     }
     __device__ u64 team_sum(u64 x) {
         x = block_sum(x, work_.space);
-        Blocks::sync();  // all blocks have read the sum before this one
+        Blocks::sync();  // all blocks have read the previous sum
         if (thread() == 0) work_.partial = x;
         Blocks::sync();
         return sum_of_blocks(&work_.partial);
@@ -246,7 +246,7 @@ class RowSlice {
         if (high) atomicAdd(&work_.bin_high[bin], high);
     }
     __device__ void clear_bins() {
-        Blocks::sync();  // the last histogram has been read
+        Blocks::sync();  // the previous histogram has been read
         work_.bin_count[thread()] = work_.bin_low[thread()] = work_.bin_high[thread()] = 0;
         __syncthreads();
     }
@@ -287,11 +287,11 @@ class RowSlice {
     float* own_;
     u32* marks_;
     int vocab_, first_, end_;               // the slice: [first_, end_)
-    const std::int32_t* recent_ = nullptr;  // the row's ring
-    std::int32_t fetched_ = -1;             // this thread's token of it, of the first kFetched
+    const std::int32_t* recent_ = nullptr;  // the row's ring of recent tokens
+    std::int32_t fetched_ = -1;             // this thread's token of the first kFetched
     bool penalised_ = false;
     bool nan_ = false;
-    float thread_best_ = 0;  // this thread's, after the penalty
+    float thread_best_ = 0;  // of this thread, after the penalty
     float raw_best_ = 0, best_ = 0;
 };
 

@@ -11,10 +11,10 @@ using u64 = std::uint64_t;
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
-constexpr int kBins = kThreads;    // of a histogram: one per thread
+constexpr int kBins = kThreads;    // per histogram: one per thread
 constexpr int kTail = kBins - 1;   // the bin of logits without weight
 constexpr int kBinBits = 9;        // 2^9 = kBins
-constexpr int kListed = kThreads;  // most candidates that are ranked one by one: one per thread
+constexpr int kListed = kThreads;  // most candidates ranked individually: one per thread
 constexpr float kInfinity = __builtin_huge_valf();
 constexpr u32 kAllLanes = 0xffffffffu;
 
@@ -22,8 +22,8 @@ __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x % 32
 __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x / 32); }
 __device__ __forceinline__ int thread() { return static_cast<int>(threadIdx.x); }
 
-// The blocks that work on one row: a cluster, or one block alone. Each has the same variables in
-// its shared memory; of() gives another block's.
+// The blocks that work on one row: a cluster, or a single block. Each has the same variables in its
+// shared memory; of() gives another block's.
 template <bool kCluster>
 struct Team {
     static constexpr int kMost = 16;
@@ -41,7 +41,7 @@ struct Team {
 #endif
         return static_cast<int>(n);
     }
-    // A barrier of every thread of every block of the team.
+    // A barrier for every thread of every block of the team.
     __device__ static void sync() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
         if constexpr (kCluster) {
@@ -65,7 +65,7 @@ struct Team {
     }
 };
 
-// Reductions and scans over a block. `space` is u64 [kWarps] in shared memory; every thread calls.
+// Reductions and scans over a block. `space`: u64 [kWarps] in shared memory; every thread calls.
 template <typename T, typename Op>
 __device__ __forceinline__ T warp_reduce(T x, Op op) {
 #pragma unroll
@@ -76,7 +76,7 @@ __device__ __forceinline__ T warp_reduce(T x, Op op) {
 }
 __device__ __forceinline__ u64 block_sum(u64 x, u64* space) {
     x = warp_reduce(x, [](u64 a, u64 b) { return a + b; });
-    __syncthreads();  // earlier reads of the space are done
+    __syncthreads();  // earlier reads of `space` are done
     if (lane() == 0) space[warp()] = x;
     __syncthreads();
     x = 0;
@@ -84,7 +84,7 @@ __device__ __forceinline__ u64 block_sum(u64 x, u64* space) {
     for (int w = 0; w < kWarps; ++w) x += space[w];
     return x;
 }
-// The sum of x over this thread and all before it.
+// The sum of x over this thread and all threads before it.
 __device__ __forceinline__ u64 block_scan(u64 x, u64* space) {
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ u64 block_scan(u64 x, u64* space) {
     return x;
 }
 
-// Logits as integers in the same order; -0 is 0, as it is for the CPU.
+// Logits as integers in the same order; -0 equals 0, as on the CPU.
 __device__ __forceinline__ u32 key_of(float x) {
     const u32 bits = __float_as_uint(x + 0.0f);
     return bits >> 31 ? ~bits : bits | 0x80000000u;
@@ -107,7 +107,7 @@ __device__ __forceinline__ u32 key_of(float x) {
 __device__ __forceinline__ float logit_of(u32 key) {
     return __uint_as_float(key >> 31 ? key ^ 0x80000000u : ~key);
 }
-// Decreasing: the greater logit first, then the lower id.
+// Decreasing: larger logits first, then lower ids.
 __device__ __forceinline__ u64 candidate(float x, int id) {
     return u64{key_of(x)} << 32 | static_cast<u32>(~id);
 }
@@ -116,8 +116,8 @@ __device__ __forceinline__ int id_in(u64 candidate) {
     return static_cast<int>(~static_cast<u32>(candidate));
 }
 
-// The smallest key in [low, high] for which `holds`, which is false up to some key and true from
-// there on, and true for `high`. A warp tests 32 keys at a time; all warps get the same result.
+// The smallest key in [low, high] for which `holds` is true; `holds` is monotone (false, then
+// true), and true for `high`. A warp tests 32 keys at a time; all warps get the same result.
 template <typename Holds>
 __device__ u32 first_key(u32 low, u32 high, Holds holds) {
     while (true) {
@@ -142,18 +142,18 @@ __device__ u32 first_key(u32 low, u32 high, Holds holds) {
 // Sums of integers are the same in any order, so a draw does not depend on the order of additions.
 class Weigher {
   public:
-    static constexpr int kBits = 44;  // a vocabulary of 2^19 sums below 2^63
+    static constexpr int kBits = 44;  // the sum over a vocabulary of 2^19 is below 2^63
     __device__ Weigher(float best, float temperature)
         : best_(best), temperature_(temperature), rate_(1.4426950408889634 / temperature) {}
 
     __device__ u64 operator()(float x) const {
-        if (best_ == kInfinity) return x == kInfinity ? u64{1} << kBits : 0;  // they share it all
-        // 2^-halvings: 2^-n by the exponent, 2^r by its series, r in [-1/2, 1/2].
-        // (Not to be fused with the sum below: every kernel must round alike.)
+        if (best_ == kInfinity) return x == kInfinity ? u64{1} << kBits : 0;  // they share all
+        // 2^-halvings: 2^-n via the exponent, 2^r by its series, r in [-1/2, 1/2]. (Must not be
+        // fused with the sum below: every kernel must round in the same way.)
         const double halvings =
             __dmul_rn(static_cast<double>(best_) - static_cast<double>(x), rate_);
         if (!(halvings < kBits + 2)) return 0;
-        const double rounding = 0x1.8p52;  // its sum with a small number holds the nearest integer
+        const double rounding = 0x1.8p52;  // adding it rounds to an integer
         const double shifted = halvings + rounding;
         const double r = (shifted - rounding) - halvings;
         const int n = static_cast<int>(static_cast<u32>(__double_as_longlong(shifted)));
@@ -171,7 +171,7 @@ class Weigher {
         p = fma(p, r, 6.9314718055994531e-01);
         p = fma(p, r, 1.0);
         const double scale = __longlong_as_double(static_cast<long long>(1023 + kBits - n) << 52);
-        const double in_units = fma(p, scale, 0x1p52);  // the nearest integer in its last bits
+        const double in_units = fma(p, scale, 0x1p52);  // the nearest integer in the low bits
         return static_cast<u64>(__double_as_longlong(in_units)) & ((u64{1} << 52) - 1);
     }
     // Whether the weight is less than this part of the best one's, by the CPU's arithmetic.
@@ -187,7 +187,7 @@ class Weigher {
     double rate_;  // halvings per unit of the logits
 };
 
-// Logits by their distance to the best one, in kBins steps: never decreasing as logits fall.
+// Bins of logits by their distance to the best one, in kBins steps: monotone.
 struct Bins {
     float best, scale;
     __device__ int operator()(float x) const {

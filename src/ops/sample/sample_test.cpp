@@ -27,7 +27,7 @@ Sampled draw(Floats& logits, const SampleParams& params, std::uint64_t position,
 
 struct Reference {
     std::vector<std::int32_t> ids;      // in order
-    std::vector<double> probabilities;  // of those left
+    std::vector<double> probabilities;  // among those left
 };
 
 // The contract, by sorting everything and cutting step by step.
@@ -102,7 +102,7 @@ TEST(Sample, GreedyIgnoresTheFiltersButNotThePenalty) {
     const Sampled got = draw(logits, params, 0, recent);
     EXPECT_EQ(got.id, 2);
     EXPECT_EQ(got.probability, 1.0f);
-    // The confidence is on the logits as they came.
+    // The confidence uses the raw logits.
     const double sum = std::exp(1.0) + std::exp(3.0) + std::exp(double{2.9f}) + std::exp(-1.0);
     EXPECT_NEAR(got.confidence, std::exp(double{2.9f}) / sum, 8 * kRoundoff);
 }
@@ -124,14 +124,14 @@ TEST(Sample, PenaltyDividesPositiveAndMultipliesNegativeOnce) {
     EXPECT_NEAR(seen[1], b / (a + b + c), 4 * kRoundoff);
 }
 
-// Filters in all combinations against the sorting reference: the same token and probability for
-// the same draw.
+// Filters in all combinations against the sorting reference: the same token and probability for the
+// same draw.
 TEST(Sample, EveryFilterMatchesBruteForce) {
     for_each_isa([] {
         for (std::int64_t vocab : {1, 2, 7, 300, 3001}) {
             for (float spread : {0.1f, 2.0f, 8.0f}) {
                 Floats logits = Floats::normal({vocab}, 17, spread);
-                if (vocab > 8) {  // ties, and tokens that cannot be
+                if (vocab > 8) {  // ties and impossible tokens
                     logits[3] = logits[5] = logits[8];
                     logits[6] = -kInf;
                 }
@@ -194,7 +194,7 @@ TEST(Sample, DrawsFollowTheDistribution) {
         chi += std::pow(counts[static_cast<std::size_t>(want.ids[i])] - expected, 2) / expected;
     }
     EXPECT_LT(chi, 70);
-    EXPECT_GT(chi, 8);  // too good would mean the draws are not independent
+    EXPECT_GT(chi, 8);  // a better fit would mean that draws are not independent
 }
 
 TEST(Sample, SeedsAndPositionsGiveDifferentDraws) {
@@ -218,7 +218,7 @@ TEST(Sample, DependsOnNothingElse) {
         const Sampled first = draw(logits, params, 77);
         for (int threads : {1, 2, 3}) {
             Bench bench(threads, sample_scratch_bytes(5000));
-            for (std::byte& b : bench.scratch) b = std::byte{0xff};  // whatever was there before
+            for (std::byte& b : bench.scratch) b = std::byte{0xff};  // any previous contents
             const Sampled again = sample(bench, logits, params, {}, 77);
             EXPECT_EQ(again.id, first.id);
             EXPECT_EQ(again.probability, first.probability);
@@ -253,7 +253,7 @@ TEST(Sample, LargeVocabularyConfidence) {
         const auto at = std::find(want.ids.begin(), want.ids.end(), got.id) - want.ids.begin();
         const double exact = want.probabilities[static_cast<std::size_t>(at)];
         EXPECT_NEAR(got.probability, exact, 2 * kRoundoff * exact);
-        // Exponentials in f32: argument and value, some 20 roundoffs.
+        // Exponentials in f32: argument and value, about 20 roundoffs.
         EXPECT_NEAR(got.confidence, exact, 40 * kRoundoff * exact);
     });
 }

@@ -14,14 +14,14 @@ namespace {
 constexpr std::uint32_t kNumberBits = 28;
 constexpr std::uint32_t kNumberMask = (1u << kNumberBits) - 1;
 
-// Tokens of the pinned staging memory for recent tokens, however many a row has.
+// Tokens in the pinned staging memory for recent tokens, for any window.
 constexpr std::size_t kTokensStaged = 16384;
 
 std::size_t size(int n) { return static_cast<std::size_t>(n); }
 
-// Places of the pinned staging memory for rows. An upload waits for the one that had its place
-// before, which is behind all steps that were queued by then. A text that joins or leaves takes one
-// place, so that all of a full batch may leave and others join before any upload waits.
+// Slots of the pinned staging memory for rows. An upload waits for the previous upload from its
+// slot, which comes after all steps queued by then. A text that joins or leaves takes one slot, so
+// that all of a full batch may leave and others join before any upload waits.
 std::size_t places(int max_rows) { return std::max<std::size_t>(64, 2 * size(max_rows)); }
 
 }  // namespace
@@ -75,7 +75,7 @@ void Sampler::set_row(int row, const ops::SampleParams& params, std::int64_t pos
     ops::check_sample_params(params);
     MR_CHECK(row >= 0 && row < max_rows(), "the row is one of the sampler's");
     MR_CHECK(window >= 0 && window <= most_recent(), "the window is at most most_recent() tokens");
-    if (params.repeat_penalty == 1.0f) window = 0;  // then they are not used
+    if (params.repeat_penalty == 1.0f) window = 0;  // without a penalty recent tokens are not used
     SampleRow& to = set_[size(row)];
     to = {};
     to.temperature = params.temperature;

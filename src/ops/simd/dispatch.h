@@ -3,9 +3,9 @@
 // inline function shared with the rest of the program could be linked from the copy that was
 // compiled for instructions this machine lacks.
 //
-// MR_KERNEL(void, rms_row, (float* out, const float* x, int n)) declares it in every namespace;
-// MR_DISPATCH(rms_row)(out, x, n) calls the one of the active path. MR_PORTABLE_ONLY: there is no
-// other path than the portable one (cmake/tsan.cmake).
+// MR_KERNEL(void, rms_row, (float* out, const float* x, int n)) declares rms_row in every
+// namespace; MR_DISPATCH(rms_row)(out, x, n) calls that of the active path. MR_PORTABLE_ONLY: only
+// the portable path exists (cmake/tsan.cmake).
 #pragma once
 
 #include "core/cpu.h"

@@ -1,4 +1,4 @@
-// How finely the CPU ops cut their work.
+// The granularity of the CPU ops' work.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 namespace mr::ops {
 
 // Rows per piece of a parallel loop over rows of `row_work` elements: enough (about 10
-// microseconds) that handing out a piece costs nothing beside it, so that small tensors stay on one
-// thread.
+// microseconds) that the cost of distributing a piece is negligible, so that small tensors stay on
+// one thread.
 inline std::int64_t rows_per_piece(std::int64_t row_work) {
     constexpr std::int64_t kPiece = 16384;
     return std::max<std::int64_t>(1, kPiece / std::max<std::int64_t>(1, row_work));

@@ -1,4 +1,4 @@
-// Gradients by differences, for the tests of backward ops.
+// Numerical gradients, for the tests of backward ops.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 namespace mr::ops::testing {
 
 // The derivative of loss() by `at`, in f64: central differences of fourth order. For losses and
-// arguments of size about 1 the step leaves an error of about 1e-12, and so does rounding.
+// arguments of magnitude about 1 both the step and rounding leave an error of about 1e-12.
 template <typename Loss>
 double slope(double& at, Loss&& loss, double step = 1e-3) {
     const double middle = at;

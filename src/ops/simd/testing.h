@@ -1,4 +1,4 @@
-// What the tests of the ops share.
+// Shared by the tests of the ops.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace mr::ops::testing {
 
-constexpr double kRoundoff = 0x1p-24;  // half the distance between f32 neighbours of 1
+constexpr double kRoundoff = 0x1p-24;  // half the distance between f32 neighbours at 1
 constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
 
 // Runs body once for every instruction path of this machine.
@@ -72,7 +72,7 @@ struct Bench {
     std::vector<std::byte> scratch;
 };
 
-// The hand count of one call. `seconds` is not compared.
+// Compares a record with the expected counts of one call, except `seconds`.
 inline void expect_record(const OpRecord& record, std::uint64_t calls, std::uint64_t read,
                           std::uint64_t written, std::uint64_t flops) {
     EXPECT_EQ(record.calls, calls);

@@ -3,7 +3,7 @@
 // and no standard function is used, so that nothing inline is shared between paths.
 //
 // The results of a kernel depend on the path (lanes, fused or unfused products), never on the
-// data's alignment or on how many elements are left over: a partial load fills up with zeros.
+// data's alignment or on the number of leftover elements: a partial load is filled with zeros.
 #pragma once
 
 #include <cstdint>
@@ -85,11 +85,11 @@ MR_INLINE Vec mul(Vec a, Vec b) { return {vmulq_f32(a.v, b.v)}; }
 MR_INLINE Vec div(Vec a, Vec b) { return {vdivq_f32(a.v, b.v)}; }
 // a * b + c, fused where the path has it.
 MR_INLINE Vec fma(Vec a, Vec b, Vec c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
-// Where b is NaN the result is NaN.
+// NaN if b is NaN.
 MR_INLINE Vec max(Vec a, Vec b) { return {vmaxq_f32(a.v, b.v)}; }
 MR_INLINE Vec min(Vec a, Vec b) { return {vminq_f32(a.v, b.v)}; }
 MR_INLINE Vec abs(Vec a) { return {vabsq_f32(a.v)}; }
-// x < 0 ? a : b, by lanes.
+// x < 0 ? a : b, lane by lane.
 MR_INLINE Vec where_negative(Vec x, Vec a, Vec b) { return {vbslq_f32(vcltzq_f32(x.v), a.v, b.v)}; }
 MR_INLINE float sum(Vec a) {
     const float32x2_t pair = vpadd_f32(vget_low_f32(a.v), vget_high_f32(a.v));
@@ -302,7 +302,7 @@ MR_INLINE float max_of(Vec a) {
 }
 MR_INLINE Vec scale_by_exponent(Vec a, Vec n_bits) {
     return each([=](int i) {
-        // Unsigned, because a NaN may stand there.
+        // Unsigned, because it may be the bits of a NaN.
         const std::uint32_t n = __builtin_bit_cast(std::uint32_t, n_bits.v[i]) - 0x4b400000u;
         const std::uint32_t n1 = static_cast<std::uint32_t>(static_cast<std::int32_t>(n) >> 1);
         const float s1 = __builtin_bit_cast(float, (n1 + 127u) << 23);
@@ -313,7 +313,7 @@ MR_INLINE Vec scale_by_exponent(Vec a, Vec n_bits) {
 
 #endif
 
-// Every path from here on.
+// Common to all paths from here on.
 
 MR_INLINE Vec load_n(const float* p, int n) { return n >= kLanes ? load(p) : load_part(p, n); }
 MR_INLINE void store_n(float* p, Vec a, int n) {
@@ -324,7 +324,7 @@ MR_INLINE void store_n(float* p, Vec a, int n) {
     }
 }
 
-// A square of 4 x 4 floats transposed: to[p * width + i] = from[i * stride + p].
+// Transposes 4 x 4 floats: to[p * width + i] = from[i * stride + p].
 MR_INLINE void transpose4(float* to, std::int64_t width, const float* from, std::int64_t stride) {
 #if defined(MR_VEC_NEON)
     const float32x4_t r0 = vld1q_f32(from), r1 = vld1q_f32(from + stride);

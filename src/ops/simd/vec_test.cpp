@@ -1,4 +1,4 @@
-// The vector functions that several kernels share, reached through the kernels.
+// The vector functions that several kernels share, tested through the kernels.
 #include <cmath>
 
 #include "ops/loss/loss_kernels.h"

@@ -1,4 +1,4 @@
-// The host's side of a step: the order of the products, and the size of the ring buffer.
+// The host side of a step: the order of the products, and the size of the ring buffer.
 #include <algorithm>
 
 #include "core/error.h"
@@ -49,7 +49,7 @@ bool with_ring(DType type, F&& f) {
     }
 }
 
-// Whether keys have the numbers of a view (ops/attention/paged/parts.h).
+// Whether keys are numbered by a view (ops/attention/paged/parts.h).
 bool views(const StepModel& model) { return model.streams || model.mask.sinks > 0; }
 
 std::size_t attention_room(const StepModel& model) {
@@ -70,10 +70,10 @@ struct Fit {
     bool clear = false;
 };
 
-// One epilogue takes the results of up to this many tiles of a block (8 KB of sums, one token).
+// One epilogue handles the results of up to this many tiles per block (8 KB of sums, one token).
 constexpr int kMostTiles = 16;
 
-// Whether to use tiles of 8 rows: where the most loaded block then has fewer rows.
+// Whether to use tiles of 8 rows: if the most loaded block then has fewer rows.
 bool halves(DType type, const LinearIn& in, int blocks) {
     bool can =
         in.finish == Finish::qkv || in.finish == Finish::add || in.finish == Finish::activate;
@@ -94,9 +94,9 @@ void each_phase(const StepModel& model, Product&& product, Attention&& attention
         const StepLayer& layer = model.layers[static_cast<std::size_t>(i)];
         product(i, layer.qkv, true, true);
         if (model.parallel) {
-            // `up` has the input of `qkv`, so blocks compute it while others end `qkv`, and `down`
-            // while attention's results are in flight. A block adds `out` to the rows to which it
-            // has added `down`.
+            // `up` has the input of `qkv`, so blocks compute it while others finish `qkv`, and
+            // `down` while attention's results are in flight. A block adds `out` to the same rows
+            // to which it added `down`.
             product(i, layer.up, false, false);
             attention(i, layer.kv);
             product(i, layer.down, true, false);
@@ -111,7 +111,7 @@ void each_phase(const StepModel& model, Product&& product, Attention&& attention
     if (model.head.w) product(-1, model.head, true, false);
 }
 
-// The words that the phases of one token pass on, in the order of their memory.
+// The words that the phases of one token pass on, in memory order.
 struct Words {
     explicit Words(const StepShape& shape) {
         const std::int64_t q_dim = shape.heads * shape.head_dim;
@@ -121,11 +121,11 @@ struct Words {
         part = up + shape.hidden / 2;
         all = part + shape.heads * shape.parts() * (shape.head_dim + 2);
     }
-    std::int64_t x = 0, qkv, attn, up, part, all;  // where each begins
+    std::int64_t x = 0, qkv, attn, up, part, all;  // offset of each
 };
 
 // Whether a step of one token can pass on its results as words: rows must fit into registers and
-// consist of whole pieces, and one epilogue must take all results of a product.
+// consist of whole pieces, and one epilogue must handle all results of a product.
 bool with_words(const StepModel& model) {
     const int blocks = limits().multiprocessors;
     const Tensor& x = model.layers.front().qkv.x;
@@ -159,7 +159,7 @@ StepShape shape_of(const StepModel& model) {
             .rows = static_cast<int>(layer.qkv.x.rows())};
 }
 
-// Connects the phases: which words each reads and writes. A phase's tag is its place in the order,
+// Connects the phases: which words each reads and writes. A phase's tag is its index in the order,
 // from 1; tag 0 is that of the step's input.
 void link(const StepModel& model, std::vector<Phase>& phases, Word* memory) {
     const Words words(shape_of(model));
@@ -227,9 +227,9 @@ std::vector<Phase> phases_of(const StepModel& model, Fit& fit) {
                 fit.flight = R::kFlight;
                 fit.clear = fit.clear || phase.p.k % R::Weights::kGranule != 0;
             });
-            // The tiles of all products are dealt to the blocks in turn, so that all get as many.
-            // Tiles that are added to the same rows without a barrier between them go to the same
-            // block.
+            // The tiles of all products are distributed to the blocks in turn, so that all get
+            // equally many. Tiles that are added to the same rows without a barrier between them go
+            // to the same block.
             const bool same = in.finish == Finish::add && !wait;
             phase.first_block = same ? phases.back().first_block : next;
             next = (next + phase.p.tiles) % blocks;
@@ -278,8 +278,8 @@ bool step_takes(const StepModel& model) {
     if (!takes) return false;
     step::Fit fit;
     step::phases_of(model, fit);
-    // With views and quantised weights, warps that load keys alone follow the ring by its phases'
-    // parity. They must not fall behind by a whole turn of it: at most five stages of keys and
+    // With views and quantised weights, warps that only load keys follow the ring by the parity of
+    // its barriers. They must not fall behind by a whole round: at most five stages of keys and
     // three of weights are in flight.
     const bool followed = step::views(model) && ops::is_tiled(type);
     return fit.stages >= (followed ? 9 : 3);
@@ -310,7 +310,7 @@ StepProgram::StepProgram(const StepModel& model, std::span<std::byte> memory, co
         part_words_ = words + step::Words(shape).part * static_cast<std::int64_t>(sizeof(Word));
     }
     for (StepLayer& layer : model_.layers)
-        layer.qkv.batch = nullptr;  // the caller's, which phases hold already
+        layer.qkv.batch = nullptr;  // the caller's batch; the phases have its fields already
     phases_ = static_cast<int>(phases.size());
     blocks_ = step::limits().multiprocessors;
     stages_ = fit.stages;
@@ -325,7 +325,7 @@ StepProgram::StepProgram(const StepModel& model, std::span<std::byte> memory, co
         },
         [](int, const ops::PagedKv&) {});
     stream.fill(memory.data(), 0, step::kBarrierBytes);
-    // Tags begin with 0: no word may hold an expected tag before it is sent.
+    // Tags start at 0: no word may hold an expected tag before it is sent.
     const auto words_bytes = static_cast<std::size_t>(memory.data() + memory.size() - words);
     if (words_) stream.fill(words, 0xff, words_bytes);
     stream.to_device(memory.data() + step::kBarrierBytes, phases.data(),
@@ -350,7 +350,7 @@ void StepProgram::run(const Context& ctx, const ops::DeviceBatch& batch) const {
     const auto stamped = [&](OpKind kind, const char* name, int layer, const OpRecord& work) {
         at.layer = layer;
         Stamp* stamp = account(at, kind, name, work);
-        if (!args.stamps) args.stamps = stamp;  // the others follow it
+        if (!args.stamps) args.stamps = stamp;  // the others follow this one
     };
     auto done = products_.begin();
     each_phase(

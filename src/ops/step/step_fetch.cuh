@@ -1,5 +1,5 @@
-// The loading warps of a step: they fill the ring buffer with weights, and where there are views
-// (step_view.cuh) with keys and values, in the order of the phases.
+// The loading warps of a step: they fill the ring buffer with weights, and if there are views
+// (step_view.cuh) with keys and values, in phase order.
 #pragma once
 
 #include "ops/step/step_params.cuh"
@@ -43,7 +43,7 @@ __device__ __forceinline__ Source source_of(const Phase& phase) {
             phase.half};
 }
 
-// The loading warps' places in the ring, as warp 0 hands them to the others.
+// The loading warps' positions in the ring, as warp 0 passes them to the others.
 struct Fetching {
     int stage, oldest_stage, under_way;
     unsigned parity, oldest_parity;
@@ -58,10 +58,10 @@ __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers
     const unsigned full = shared_address(barriers.full), empty = shared_address(barriers.empty);
     const std::uint64_t policy = read_once_policy();
     Place place{0, 1};   // at first all stages are free
-    Place oldest{0, 0};  // of the stages in flight
+    Place oldest{0, 0};  // oldest stage in flight
     int under_way = 0;
     const auto free_stage = [&](int flight) {
-        // More loads in flight than keep the memory busy would only delay other reads and writes.
+        // More loads in flight than memory needs would only delay other reads and writes.
         while (under_way >= flight) {
             barrier_wait(full + oldest.stage * 8, oldest.parity);
             oldest.next(a.stages);
@@ -85,21 +85,21 @@ __device__ void fetch_all(const Args& a, unsigned ring, const Barriers& barriers
     if constexpr (!kView) {
         Source source = source_of<kView>(a.phases[0]);
         for (int i = 0; i < a.count; ++i) {
-            const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);  // meanwhile
+            const Source next = source_of<kView>(a.phases[min(i + 1, a.count - 1)]);  // prefetch
             load_phase(source);
             source = next;
         }
     } else {
-        // Warps that load no weights follow the others from attention to attention.
+        // Warps that load no weights skip from attention to attention.
         const bool weights = lane < R::kFetching;
         Source source = source_of<kView>(a.phases[0]);
-        if (weights) load_phase(source);  // which are no results of the kernels before this one
+        if (weights) load_phase(source);  // weights are no results of earlier kernels
         wait_for_previous();
         const WarpsTeam<kKeyFetching> team{kMultiplying, 2 + kTeams};
         if (lane == 0) view.make(a.attention);
         team.sync();
         const KeyFetch<T, D> keys(a.attention, view, lane);
-        // As many bytes in flight as of weights.
+        // As many bytes in flight as for weights.
         const int flight = min(a.flight * R::kStageBytes / KeyStage<D>::kBytes, a.stages);
         bool odd = false;
         source = source_of<kView>(a.phases[min(1, a.count - 1)]);

@@ -1,5 +1,5 @@
 // The epilogue of a product in a step of one token: the arithmetic of small_finish.cuh. Loads that
-// do not need the sums are issued before the sums are there, and the results are sent on as words.
+// do not need the sums are issued before the sums are ready; results are sent as words.
 #pragma once
 
 #include "core/cuda/mma.cuh"
@@ -9,8 +9,8 @@
 
 namespace mr::cuda::step {
 
-// The results of a block's tiles first, first + step, ... are dealt to the threads in turn. Result
-// i is one row of the output, or two neighbouring rows that make one word.
+// The results of a block's tiles first, first + step, ... are distributed to the threads in turn.
+// Result i is one row of the output, or two neighbouring rows that make one word.
 struct Results {
     const Phase& phase;
     int first, step;
@@ -19,7 +19,7 @@ struct Results {
     __device__ __forceinline__ int pairs() const {
         return p().finish != Finish::add && p().finish != Finish::store;
     }
-    __device__ __forceinline__ int log_rows() const {  // of a tile, of the output
+    __device__ __forceinline__ int log_rows() const {  // output rows per tile
         return p().finish == Finish::gate || phase.half ? 3 : 4;
     }
     __device__ __forceinline__ int log_each() const { return log_rows() - pairs(); }
@@ -35,13 +35,13 @@ struct Results {
     }
 };
 
-// The operands of a result's epilogue besides the sums, loaded ahead.
+// The operands of a result's epilogue besides the sums, loaded early.
 struct HeldFinish {
     float residual = 0;
     float2 bias{0, 0};
     float2 rotation{1, 0};
     float2 rotation_sinks{1, 0};
-    unsigned* cache = nullptr;  // keys and values: where the pair goes as well
+    unsigned* cache = nullptr;  // keys and values: their address in the cache
     bool rotated = false;
 };
 template <typename T, bool kStreams>
@@ -76,7 +76,7 @@ __device__ __forceinline__ HeldFinish held_finish(const Results& results, int ro
 }
 
 // `sums` [count tiles][warps][16 rows] -> words, memory or both. `first_held` belongs to this
-// thread's first result where is_held; only Finish::store has others.
+// thread's first result if is_held; only Finish::store has more results.
 template <int kAll, typename T, bool kStreams>
 __device__ __forceinline__ void send_tiles(const Results& results, const float* sums, int count,
                                            const HeldFinish& first_held, bool is_held,
@@ -90,7 +90,7 @@ __device__ __forceinline__ void send_tiles(const Results& results, const float* 
         const int row = results.row(i);
         if (row >= results.rows()) continue;
         HeldFinish held = first_held;
-        if (!is_held || i != thread) {  // the head of a large vocabulary: nothing but a bias
+        if (!is_held || i != thread) {  // the head of a large vocabulary: only a bias
             held = {};
             if (p.bias) held.bias.x = p.bias[row];
         }
@@ -117,7 +117,7 @@ __device__ __forceinline__ void send_tiles(const Results& results, const float* 
             if (kStreams && p.finish == Finish::qkv && p.q_sinks && row < p.heads * p.head_dim) {
                 float c = a, d = b;
                 if (held.rotated) rotate_pair(c, d, held.rotation_sinks);
-                send(out + (p.n + row) / 2, pack<T>(c, d), tag);  // behind q, k and v
+                send(out + (p.n + row) / 2, pack<T>(c, d), tag);  // after q, k and v
             }
             if (held.rotated) rotate_pair(a, b, held.rotation);
         }

@@ -1,4 +1,4 @@
-// The kernel of a step (step_cuda.h says what it is for).
+// The kernel of a step (step_cuda.h explains its purpose).
 #pragma once
 
 #include "ops/attention/paged/decode.cuh"
@@ -20,11 +20,11 @@ using small::HeldNorm;
 // thread of a block makes all calls.
 class GridBarrier {
   public:
-    // Construct it before this block's first arrival and after the kernels before this one.
+    // Construct it before this block's first arrival and after the preceding kernels.
     __device__ explicit GridBarrier(unsigned* counter) : counter_(counter), phase_(~top()) {}
     GridBarrier() = default;  // none
-    // After a barrier of the block: what the block wrote before it can be read by every block that
-    // has waited.
+    // Call it after a barrier of the block: the block's earlier writes can then be read by every
+    // block that has waited.
     __device__ void arrive() const {
         const unsigned step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
         asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter_), "r"(step)
@@ -47,7 +47,7 @@ class GridBarrier {
         return now;
     }
     unsigned* counter_ = nullptr;
-    unsigned phase_ = 0;  // its top bit is the counter's once all have arrived
+    unsigned phase_ = 0;  // its top bit equals the counter's once all have arrived
 };
 
 // Called by all threads that multiply.
@@ -56,14 +56,14 @@ __device__ __forceinline__ void meet(GridBarrier& grid) {
     WarpsTeam<kMultiplying>{0, 1}.sync();
 }
 
-// What the multiplying threads share besides the room.
+// Shared memory of the multiplying threads besides the room of inputs and sums.
 struct Common {
-    Phase phases[2];  // this one and the next
+    Phase phases[2];  // the current and the next
     Barriers barriers;
     int2 where[kStepRows];
-    unsigned tags;            // one token: added to a phase's number, it is the phase's tag
-    View view, loading_view;  // one token: of the multiplying threads and of the loading ones
-    Fetching fetching[2];     // of an attention and the next
+    unsigned tags;            // one token: added to a phase's number, it gives the phase's tag
+    View view, loading_view;  // one token: for the multiplying threads and for the loading ones
+    Fetching fetching[2];     // of this attention and the next
 };
 static_assert(sizeof(Common) <= kCommonBytes);
 
@@ -81,7 +81,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     using W = typename R::Weights;
     const Params& p = phase.p;
     Place& place = going.place;
-    HeldNorm<W> norm;  // loaded while other blocks end
+    HeldNorm<W> norm;  // loaded while other blocks finish
     define(norm);
     if (HeldNorm<W>::possible(p)) norm.load(p);
     if (!kOne && phase.wait) meet(going.grid);
@@ -95,7 +95,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     const int granules = static_cast<int>((p.k + W::kGranule - 1) / W::kGranule);
     const int share = (granules - part + kWarps - 1) / kWarps;
     const bool half = kOne && phase.half;
-    const int each = R::each(half);  // granules of a stage that are this warp's
+    const int each = R::each(half);  // this warp's granules of a stage
     const int tile_stages = (granules + kWarps * each - 1) / (kWarps * each);
     std::byte* input = room;
     float* scales = reinterpret_cast<float*>(input + rows * p.x_stride);
@@ -130,7 +130,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
             }
         }
         for (int row = 0; row < rows; ++row) {
-            if (p.norm_weight && row > 0) team.sync();  // the room of the statistics is reused
+            if (p.norm_weight && row > 0) team.sync();  // the statistics reuse their memory
             const small::SharedRow<W> to{input + row * p.x_stride, scales + row * (columns / 32)};
             small::load_row<W, T>(p, norm, row, to, columns, sums, team);
         }
@@ -151,11 +151,11 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
 
     for (int done = 0; done < tiles; done += p.pass_tiles) {
         const int count = min(p.pass_tiles, tiles - done);
-        // The operands of a stage are loaded to registers while the stage before is multiplied,
+        // The operands of a stage are loaded to registers while the previous stage is multiplied,
         // which frees the stage's slot early.
         typename R::template Held<kOne> held[2];
         define(held);
-        int loading = 0;  // stage of its tile
+        int loading = 0;  // stage of its tile being loaded
         const auto granules_of = [&](int s) { return min(share - s * each, each); };
         const auto load = [&](auto& to) {
             barrier_wait(full + place.stage * 8, place.parity);
@@ -170,7 +170,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
             loading = loading + 1 == tile_stages ? 0 : loading + 1;
         };
         float acc[4] = {};
-        int stage = 0;  // of its tile, being multiplied
+        int stage = 0;  // stage of its tile being multiplied
         float* to = sums + part * kTileRows * rows;
         const auto multiply = [&](const auto& from) {
             if (granules_of(stage) > 0) from.multiply(granules_of(stage), half, acc);
@@ -212,7 +212,7 @@ __device__ __forceinline__ Going product(const Args& a, const Phase& phase, int 
     return going;
 }
 
-// Attention of one layer: teams of four warps, two a block, do the work of a block of decode.cu.
+// Attention of one layer: teams of four warps, two per block, do the work of a block of decode.cu.
 template <typename T, int D, bool kOne, bool kStreams>
 __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int number,
                                         unsigned tags, std::byte* room, Going going) {
@@ -244,7 +244,7 @@ __device__ __forceinline__ Going attend(const Args& a, const Phase& phase, int n
     return going;
 }
 
-// The same for one token with the numbers of a view: keys come through the ring.
+// The same for one token with key numbers of a view: keys come through the ring.
 template <typename R, typename T, int D>
 __device__ __forceinline__ Going attend_one_view(const Args& a, const Phase& phase, int number,
                                                  std::byte* shared, Common& common, Going going) {
@@ -276,7 +276,7 @@ __device__ __forceinline__ Going attend_one_view(const Args& a, const Phase& pha
 }
 
 // R: the ring's layout of weights; T: the compute type; D: head_dim; kOne: one token; kStreams:
-// sequences may stream. A step without streams has no instruction for them: it is the fastest.
+// sequences may stream. Without streams there are no instructions for them.
 template <typename R, typename T, int D, bool kOne, bool kStreams>
 __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ Args a) {
     constexpr bool kView = kOne && kStreams;
@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     if constexpr (!kOne) going.grid = GridBarrier(a.barrier);
     if (kOne && thread == 0) common.tags = *a.barrier;
     if (kView && thread == 0) common.view.make(a.attention);
-    // Positions and pages do not change during a step. Its first product is that of q, k and v.
+    // Positions and pages do not change during a step. Its first product is q, k and v.
     if (thread < common.phases[0].p.rows) {
         common.where[thread] = small::place_of(common.phases[0].p, thread);
     }
@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
         team.sync();  // the room and the phase's slot are free
         if (arrive && thread == 0) going.grid.arrive();
     }
-    // The tags of the next step begin where those of this step end. The last block writes it.
+    // The next step's tags begin where those of this step end. The last block writes that number.
     if (kOne && thread == 0 && atomicAdd(a.barrier + 1, 1u) + 1 == gridDim.x) {
         a.barrier[1] = 0;
         a.barrier[0] = common.tags + a.count + 1;

@@ -1,7 +1,7 @@
 // How the products and the attention of a step of one token pass on their results: as tagged words
 // (core/cuda/signal.cuh), from the block that computes a word to every block that needs it. The
 // functions that read and compute are those of the kernels that a step replaces; these structs are
-// their sources and sinks.
+// their inputs and outputs.
 #pragma once
 
 #include "core/cuda/mma.cuh"
@@ -11,11 +11,11 @@
 
 namespace mr::cuda::step {
 
-// A row of words in flight: one for every f32, or for every two 16-bit numbers.
+// A row of words in flight: one per f32, or per two 16-bit numbers.
 struct TaggedRow {
     const Word* words;
     unsigned tag;
-    float4* room;  // shared memory, kRoomBytes: for a row that is needed in two orders
+    float4* room;  // shared memory of kRoomBytes: for a row that is needed in two orders
 
     static constexpr bool kTwice = false;
     static constexpr int kChunks = small::kHeld * small::kInputThreads;
@@ -60,7 +60,7 @@ struct TaggedRow {
             }
         }
     }
-    // A gap follows every eight chunks, so that threads that read four neighbours each use all
+    // A gap follows every eight chunks, so that threads that each read four neighbours use all
     // banks.
     __device__ __forceinline__ void keep(int chunk, const float4& v) const {
         room[chunk + chunk / 8] = v;
@@ -77,11 +77,11 @@ struct AttendShared {
 
 // The links of one layer's attention.
 struct TaggedLink {
-    // A word for two numbers: q, then the newest key, then its value, then what asks the sinks.
+    // A word per two numbers: q, the newest key, its value, then the queries for the sinks.
     const Word* qkv;
     unsigned qkv_tag;
-    Word* out;         // likewise
-    Word* part_words;  // [heads, most_parts, head_dim + 2]: greatest score, sum of weights, sums
+    Word* out;         // one word per two numbers
+    Word* part_words;  // [heads, most_parts, head_dim + 2]: largest score, sum of weights, sums
     unsigned tag;      // of out and parts
     int most_parts;
     void* rows;  // of AttendShared or ViewShared
@@ -93,7 +93,7 @@ struct TaggedLink {
     __device__ __forceinline__ void receive(const attn::Args& a, const attn::Tile& t, int kv_head,
                                             Team team) const {
         const int q_dim = a.heads * D, kv_dim = a.kv_heads * D;
-        constexpr int kPieces = D / 4;  // of a row: two words
+        constexpr int kPieces = D / 4;  // per row: two words each
         for (int i = team.thread(); i < (2 + t.rows) * kPieces; i += attn::kDecodeThreads) {
             const int row = i / kPieces, d = i % kPieces * 4;
             const int begin = row < 2 ? q_dim + row * kv_dim + kv_head * D
@@ -104,7 +104,7 @@ struct TaggedLink {
         team.sync();
         stamp_begin(stamp);
     }
-    // For step_view.cuh: q of a tile of a head and, where they are needed, what asks the sinks, the
+    // For step_view.cuh: q of a tile of a head and, if needed, the queries for the sinks, the
     // newest key and value, and the rows of the next tile or head.
     template <typename T, int D, typename View, typename Team>
     __device__ __forceinline__ void receive_view(const attn::Args& a, const View& view, int head,
@@ -112,7 +112,7 @@ struct TaggedLink {
                                                  Team team) const {
         const int q_dim = a.heads * D, kv_dim = a.kv_heads * D;
         constexpr int kPieces = D / 4;
-        const int row = head * a.group + row_tile * attn::kTileRows;  // of all heads
+        const int row = head * a.group + row_tile * attn::kTileRows;  // index over all heads
         const int count = min(attn::kTileRows, a.group - row_tile * attn::kTileRows);
         const int own = (sinks && a.q_sinks ? 2 : 1) * count, kv = newest ? 2 : 0;
         const int all = own + kv + (second ? (a.q_sinks ? 2 : 1) * count : 0);

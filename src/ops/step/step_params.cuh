@@ -8,26 +8,26 @@
 
 namespace mr::cuda::step {
 
-// Three warp groups: two multiply, the third loads. The third gives registers to the others.
+// Three warp groups: two multiply, the third loads and gives registers to the others.
 constexpr int kMultiplying = 32 * kWarps;  // threads
 constexpr int kThreads = kMultiplying + 128;
 constexpr int kFetchRegisters = 40, kMultiplyRegisters = 232;
-constexpr int kFetchKeysRegisters = 72, kMultiplyKeysRegisters = 216;  // where keys are loaded, too
+constexpr int kFetchKeysRegisters = 72, kMultiplyKeysRegisters = 216;  // if keys are loaded, too
 constexpr int kTeams = kMultiplying / attn::kDecodeThreads;
 constexpr int kMostStages = 32;
-constexpr int kCommonBytes = 2048;  // an upper bound of the kernel's static shared memory
+constexpr int kCommonBytes = 2048;  // upper bound on the kernel's static shared memory
 
 // A phase of the program: a product or attention.
 struct alignas(16) Phase {
     Params p;
-    const void* keys;  // attention: of the layer; products: null
+    const void* keys;  // attention: the layer's; products: null
     const void* values;
     int first_block;  // the product's tile t belongs to block (first_block + t) % blocks
     // Several tokens: blocks meet at a barrier of the grid.
-    bool wait;    // for all blocks' last arrival before anything is read that they wrote
+    bool wait;    // for all blocks' last arrival before reading what they wrote
     bool arrive;  // when done
     // One token: the input row arrives as words of phase in_tag, the residual as words of phase
-    // residual_tag, and the results leave as words. null: memory.
+    // residual_tag, and the results leave as words. null: through memory.
     const Word* in;
     const Word* residual;
     Word* out;
@@ -42,23 +42,23 @@ struct Args {
     int count;
     int stages;         // of the ring
     int flight;         // the most stages in flight
-    int room;           // offset behind the ring: the room of inputs and sums
+    int room;           // offset after the ring: the room of inputs and sums
     bool clear;         // rows end inside a granule: the ring must hold no NaN
-    unsigned* barrier;  // of the grid; one token: first tag, blocks that have ended
+    unsigned* barrier;  // of the grid; one token: first tag, and number of blocks that have ended
     const float* x;     // one token: the input of the step, f32 [columns]
     Word* x_words;
     int columns;
     Word* part_words;      // TaggedLink
     Stamp* stamps;         // [count] or null
-    attn::Args attention;  // keys and values: the phase's
-    int tiles, parts;      // of rows; of keys, in parallel
-    int most_parts;        // that any sequence can have
+    attn::Args attention;  // keys and values come from the phase
+    int tiles, parts;      // tiles of rows; parts of keys, in parallel
+    int most_parts;        // of any sequence
 };
 
-// blocks: one a multiprocessor.
+// blocks: one per multiprocessor.
 struct Start {
     int blocks, head_dim;
-    bool one;      // token, and words between its phases
+    bool one;      // one token, with words between its phases
     bool streams;  // sequences may stream
     std::size_t shared_bytes;
 };
@@ -67,7 +67,7 @@ struct Start {
 template <typename R, typename T>
 void start(const Context& ctx, const Start& start, const Args& args);
 
-// Calls f with head_dim as a constant, where there is a kernel for it.
+// Calls f with head_dim as a constant if there is a kernel for it.
 template <typename F>
 bool with_head_dim(int head_dim, F&& f) {
     switch (head_dim) {

@@ -2,8 +2,8 @@
 // warps read them.
 //
 // A stage is a tile of 16 rows by kWarps * each() granules of columns, each() for each multiplying
-// warp; or of 8 rows and twice the columns, where that balances a product better. Granule i of a
-// row belongs to warp i % kWarps, as in small_linear.cuh.
+// warp; or of 8 rows and twice the columns, if that balances a product better. Granule i of a row
+// belongs to warp i % kWarps, as in small_linear.cuh.
 #pragma once
 
 #include "core/cuda/bulk.cuh"
@@ -20,7 +20,7 @@ using small::Params;
 
 // A phase as the loading warps see it.
 struct Source {
-    const void* keys;    // attention: of the layer; products: null
+    const void* keys;    // attention: the layer's; products: null
     const std::byte* w;  // attention: the values
     int k, n, tiles, lower;
     int upper_step;  // rows from one tile's upper half to the next one's
@@ -39,7 +39,7 @@ struct HalfRing {
     static constexpr int kStageBytes = kTileRows * kPitch;
 
     static constexpr int kFetching = 128;  // threads
-    // On the barrier `full`. kMixed: the ring holds other things than weights, too.
+    // Arrivals at the barrier `full`. kMixed: the ring holds not only weights.
     template <bool kMixed>
     static constexpr int kArrivals = 128;
 
@@ -49,8 +49,8 @@ struct HalfRing {
     // copies every eighth piece of row r.
     struct Fetch {
         const std::byte* from;
-        int left;   // bytes of a row
-        int ahead;  // of them, those before this thread's
+        int left;   // bytes left of a row
+        int ahead;  // of these, the bytes before this thread's
         int step;
     };
     static __device__ __forceinline__ Fetch begin(const Source& s, int tile, int thread) {
@@ -139,8 +139,8 @@ struct QuantRing {
     static constexpr int kArrivals = kMixed ? 4 : 1;
     static constexpr int kFlight = 3;
     // Each of 128 threads calls it after its copy16() of a stage. Four arrivals are expected, one
-    // of each warp; every thread adds one of its own before, which comes when its copies are
-    // complete.
+    // from each warp; before that every thread adds one of its own, which arrives when its copies
+    // are complete.
     static __device__ __forceinline__ void arrive_after_copies(unsigned full, int thread) {
         barrier_add_arrival_after_copies(full);
         __syncwarp();
@@ -152,7 +152,7 @@ struct QuantRing {
     struct Fetch {
         const std::byte* from;
         int halves;
-        int left;  // bytes of a half
+        int left;  // bytes left of a half
     };
     static __device__ __forceinline__ Fetch begin(const Source& s, int tile, int lane) {
         const int upper = tile * s.upper_step;
@@ -168,7 +168,7 @@ struct QuantRing {
                                                  std::uint64_t policy, int lane) {
         const int bytes = min(f.left, kHalfBytes);
         if constexpr (kMixed) {
-            // A last granule that is cut short must hold no NaN behind its end.
+            // A last granule that is cut short must hold no NaN after its end.
             const int cut = bytes % Weights::kHalf, rest = cut ? (Weights::kHalf - cut) / 16 : 0;
             for (int i = lane; i < 2 * rest; i += 32) {
                 const bool second = i >= rest;

@@ -1,11 +1,11 @@
-// Attention of a step of one token whose keys have the numbers of a view: there may be sinks and
+// Attention of a step of one token whose keys are numbered by a view: there may be sinks and
 // streams (ops/attention/paged/parts.h). Keys and values come through the ring buffer of the
-// weights: those in the cache depend on no result of the step, so the loading warps bring them in
-// the order of the phases, ahead of the query that asks them.
+// weights: those in the cache depend on no result of the step, so the loading warps load them in
+// phase order, ahead of their query.
 //
 // A unit of the work is one part of the keys, 64 of them, of a kv head and a tile of its rows. All
 // units are one list, head by head, and every team has an equal stretch of it: a window that begins
-// inside of a part has one part more, which costs no team a round of its own.
+// inside a part has one more part, which costs no team an extra round.
 #pragma once
 
 #include "ops/attention/paged/products.cuh"
@@ -14,10 +14,10 @@
 
 namespace mr::cuda::step {
 
-// The units of one team: how many, and where the first is.
+// The units of one team: their number, and the position of the first.
 struct Stretch {
     int units;
-    int head, row_tile, i;  // the i-th part of these
+    int head, row_tile, i;  // i: index of the part
     __device__ __forceinline__ void next(const attn::Args& a, int parts) {
         if (++i < parts) return;
         i = 0;
@@ -27,12 +27,12 @@ struct Stretch {
     }
 };
 
-// What a block knows about a step's keys. The position, and so the view, is that of all layers.
+// A block's description of a step's keys. The position, and so the view, holds for all layers.
 struct View {
-    attn::Tile tile;  // of the first kv head's first rows; the others see the same keys
-    int parts;        // of a head and tile
+    attn::Tile tile;  // of the first kv head's first rows; all others see the same keys
+    int parts;        // per head and tile
     Stretch teams[kTeams];
-    int rounds;  // units of the team that has more
+    int rounds;  // units of the team with the most
 
     __device__ void make(const attn::Args& a) {
         tile = attn::rows_at(a, 0, 0, 0);
@@ -53,19 +53,19 @@ struct View {
             rounds = max(rounds, teams[t].units);
         }
     }
-    // Where row `row`, of all heads, begins in q and out, in elements.
+    // The offset of row `row` (over all heads) in q and out, in elements.
     __device__ __forceinline__ std::int64_t at(const attn::Args& a, int row, int dim) const {
         return (static_cast<std::int64_t>(tile.first) * a.heads + row) * dim;
     }
-    // The number of the newest key in a part. It is in the last part.
+    // The number of the newest key, which is in the last part.
     __device__ __forceinline__ int newest(bool sinks) const {
         return tile.keys - 1 + (sinks ? tile.shift : 0);
     }
 };
 
-// A unit takes four stages of the ring: the first and the second 32 keys, which are a page each,
-// then their values. A stage has those of both teams of the block. Rows are padded, so that at most
-// two lanes of a load meet in a bank.
+// A unit takes four stages of the ring: the first and the second 32 keys, a page each, then their
+// values. A stage is for both teams of the block. Rows are padded, so that at most two lanes of a
+// load share a bank.
 template <int D>
 struct KeyStage {
     static constexpr int kPitch = 2 * D + 16;
@@ -80,12 +80,12 @@ constexpr int kKeyFetching = kThreads - kMultiplying;
 template <typename T, int D>
 class KeyFetch {
   public:
-    static constexpr int kEach = kKeyFetching / kTeams;  // threads for a team
+    static constexpr int kEach = kKeyFetching / kTeams;  // threads per team
 
-    // After the kernels before this one, which wrote the positions.
+    // Construct it after the preceding kernels, which wrote the positions.
     __device__ KeyFetch(const attn::Args& a, const View& view, int thread)
         : mine_(view.teams[thread / kEach]), thread_(thread), first_(pages(a, view, mine_)) {}
-    // Calls stage() for the place of every stage and fills it.
+    // Calls stage() for the slot of every stage and fills it.
     template <typename Stage, typename Filled>
     __device__ __forceinline__ void all(const attn::Args& a, const View& view, const void* keys,
                                         const void* values, Stage&& stage, Filled&& filled) const {
@@ -127,7 +127,7 @@ class KeyFetch {
     // Rows outside of [lo, hi), and the newest one, become zeros.
     __device__ __forceinline__ void copy(unsigned stage, const T* from, int lo, int hi,
                                          int newest) const {
-        constexpr int kPieces = D / 8;  // of 16 bytes, a row
+        constexpr int kPieces = D / 8;  // 16-byte pieces per row
         constexpr int kCopies = attn::kPageKeys * kPieces / kEach;
         static_assert(attn::kPageKeys * kPieces % kEach == 0);
         const int here = computed_here(thread_);
@@ -143,20 +143,20 @@ class KeyFetch {
 
     Stretch mine_;
     int thread_;
-    int2 first_;  // the pages of the first unit, of every layer
+    int2 first_;  // pages of the first unit, the same for every layer
 };
 
-// The rows that a team has received, in shared memory: the newest key and value, then q, then what
-// asks the sinks. Heads of up to four rows leave room for q of the next head and what asks its
-// sinks.
+// The rows that a team has received, in shared memory: the newest
+// key and value, then q, then the queries for the sinks. Heads of
+// up to four rows leave room for these queries of the next head.
 struct Asked {
     static constexpr int kRows = 2 + 2 * attn::kTileRows;
     int index = -1;       // of the first head and tile
-    bool second = false;  // the next one is here, too
+    bool second = false;  // the next one is present, too
     __device__ __forceinline__ bool holds(int at) const {
         return at == index || (second && at == index + 1);
     }
-    // The row of q of a head and tile that it holds, of `rows` rows.
+    // The index of q's row for a head and tile that it holds, of `rows` rows.
     __device__ __forceinline__ int q(int at, int rows, bool sinks) const {
         return 2 + (at == index ? 0 : 2 * rows) + (sinks ? rows : 0);
     }
@@ -167,7 +167,7 @@ struct ViewShared {
     alignas(16) T rows[Asked::kRows * D];
 };
 
-// The softmax of kCount parts at once, each as WarpSums::weigh() has it: the chains of one part
+// The softmax of kCount parts at once, each as in WarpSums::weigh(): the chains of one part
 // hide the latency of another's. key: the first of the lane's two keys; ranges: what rows see of a
 // part.
 template <typename T, int kCount>
@@ -228,8 +228,8 @@ struct WeighedParts {
     }
 };
 
-// attn::combine() for half of the columns of one row, with all of its parts in flight where they
-// are at most 4 * kInFlight. idx: the row, of all heads.
+// attn::combine() for half of the columns of one row, with all of its parts in flight if there are
+// at most 4 * kInFlight. idx: the row's index over all heads.
 template <typename T, int D, typename Team>
 __device__ __forceinline__ void combine_half(const attn::Args& a, const View& view, int idx,
                                              int half, float* shared, Team team,
@@ -299,19 +299,19 @@ __device__ __forceinline__ void combine_half(const attn::Args& a, const View& vi
 }
 
 // One team's attention of a layer. take(load) waits for the next stage of the ring, calls load with
-// the stage's first byte and gives the stage back.
+// the stage's first byte and frees the stage.
 template <typename T, int D, typename Team, typename Take>
 __device__ __forceinline__ void attend_view(const attn::Args& a, const View& view,
                                             ViewShared<T, D>& shared, int index, Team team,
                                             const TaggedLink& link, Take&& take) {
-    // Units that are computed at once, where the shared sums hold them. With five, all that a team
-    // has of 2,048 keys, a step with heads of 80 takes 4% longer.
+    // The most units computed at once, if the shared sums can hold them. With five, all of a team's
+    // share of 2,048 keys, a step with heads of 80 takes 4% longer.
     constexpr int kMost = 3;
     const int warp = team.thread() / 32, lane = team.thread() % 32;
     const int g = lane / 4, c = lane % 4;
     const int teams = static_cast<int>(gridDim.x) * kTeams;
     const int first = static_cast<int>(blockIdx.x) + index * static_cast<int>(gridDim.x);
-    if (view.parts == 0) {  // no position has this today: a token sees itself
+    if (view.parts == 0) {  // does not happen: a token sees itself
         for (int i = first; i < a.heads; i += teams) {
             const int d = 2 * team.thread();
             if (d < D) link.template store<T>(a, view.at(a, i, D) + d, {0, 0}, 0);
@@ -341,14 +341,14 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
             slot[u] = at.row_tile * attn::kTileRows * a.kv_heads + at.head;
             const bool sinks = part[u] < view.tile.ahead;
             const int from =
-                part[u] * attn::kStepKeys + attn::kWarpKeys * warp;  // the warp's first
+                part[u] * attn::kStepKeys + attn::kWarpKeys * warp;  // the warp's first key
             key[u] = from + attn::key_of_row(g);
             range[u] = sinks ? attn::KeyRange{0, view.tile.sinks_end} : view.tile.range;
             scores[u] = float4{};
             if (u >= count) continue;
             const int head_at = at.head * a.row_tiles + at.row_tile;
             if (u < on && !asked.holds(head_at)) {
-                if (asked.index >= 0) team.sync();  // the last rows were read
+                if (asked.index >= 0) team.sync();  // the previous rows have been read
                 asked.index = head_at;
                 const int left = units - done - u, here = min(left, view.parts - at.i);
                 asked.second =
@@ -357,9 +357,9 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
                                                  at.i < view.tile.ahead, at.i + here == view.parts,
                                                  asked.second, team);
             }
-            // The row of the warp's keys that is the newest, where this part sees it.
+            // The row of the warp's keys that holds the newest key, if this part sees it.
             const int newest = range[u].holds(view.newest(sinks)) ? view.newest(sinks) - from : -1;
-            const int row0 = warp % 2 * attn::kWarpKeys;  // of its page
+            const int row0 = warp % 2 * attn::kWarpKeys;  // within its page
             const auto row_at = [&](const std::byte* stage, int row) {
                 return reinterpret_cast<const T*>(stage + (row0 + row) * KeyStage<D>::kPitch);
             };
@@ -413,13 +413,13 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
             for (int e = 0; e < 2; ++e) {
                 sums.top[e] = softmax.top[u][e];
                 sums.weight[e] = softmax.weight[u][e];
-                sums.factor[e] = 1;  // of sums that are zero
+                sums.factor[e] = 1;  // sums that are zero
             }
             sums.template add<T>(softmax.weights[u], v[u]);
             sums.put(shared.decode, warp, g, c, rows[u], u * most_rows);
         }
         team.sync();
-        // Rows of all units side by side: row r of unit u is row u * most_rows + r of the sums.
+        // Rows of all units are adjacent: row r of unit u is row u * most_rows + r of the sums.
         for (int i = 2 * team.thread(); i < on * most_rows * D; i += 2 * attn::kDecodeThreads) {
             const int row = i / D, d = i % D, u = row / most_rows, r = row - u * most_rows;
             int of_part = part[0], of_slot = slot[0], of_rows = rows[0];
@@ -440,7 +440,7 @@ __device__ __forceinline__ void attend_view(const attn::Args& a, const View& vie
         }
         team.sync();  // the next units overwrite the shared sums
     }
-    // Every team ends its units before it combines, so no team waits for a unit that waits for it.
+    // Every team finishes its units before it combines, so no two teams wait for each other.
     if (view.parts == 1) return;
 #pragma unroll 1
     for (int i = first; i < 2 * a.heads; i += teams) {
