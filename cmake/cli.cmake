@@ -1,5 +1,5 @@
 # The command line: one file per command in src/cli, one per measurement in src/cli/bench.
-# The model that runs where none is named. This is the one place that knows its file name.
+# The default model. Only this line names its file.
 set(MILLRACE_BUNDLED_MODEL storyteller.gguf)
 
 # bench/ladder: `millrace bench ladder`.

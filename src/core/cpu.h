@@ -27,7 +27,7 @@ void set_isa(Isa isa);
 
 struct CpuInfo {
     std::string model;  // as the system reports it; may be "unknown"
-    int cores = 1;      // that this process may use
+    int cores = 1;      // usable by this process
     std::size_t memory_bytes = 0;
 };
 CpuInfo cpu_info();

@@ -1,4 +1,4 @@
-// Opening files that may not be what their name says.
+// Opens files that may not be what their name suggests.
 #pragma once
 
 #include <string>

@@ -31,7 +31,7 @@ inline constexpr std::size_t kQuickLookBytes = std::size_t{128} << 20;
 // size is unknown), at most an eighth of the memory.
 std::size_t read_buffer_bytes();
 
-// Bytes of the largest cache that the first core sees; 0 where the system does not say.
+// Bytes of the largest cache that the first core sees; 0 if unknown.
 std::size_t last_level_cache_bytes();
 
 }  // namespace mr::observe

@@ -131,7 +131,7 @@ void AddedTokens::Search::look(std::size_t from) {
 AddedTokens::Match AddedTokens::Search::next(std::size_t from) {
     const std::string_view text = text_;
     std::size_t at =
-        from;  // where matches may begin: one that is no word of its own uses up its text
+        from;  // where matches may begin: one that is not a whole word uses up its text
     while (!tokens_.empty()) {
         while (!starts_.empty() && starts_.back().pos < at) starts_.pop_back();
         if (starts_.empty()) {

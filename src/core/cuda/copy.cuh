@@ -10,8 +10,8 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
     return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-// Copies 16 bytes from global to shared memory; they are there after commit_copies() and
-// wait_for_copies(). Where !on it writes zeros and does not read `from`. Before sm_80 the copy is
+// Copies 16 bytes from global to shared memory; they have arrived after commit_copies() and
+// wait_for_copies(). If !on, it writes zeros and does not read `from`. Before sm_80 the copy is
 // synchronous.
 __device__ __forceinline__ void copy16(unsigned to, const void* from, bool on = true) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800

@@ -8,7 +8,7 @@ struct CopySpeed {
 };
 
 // The best of several passes over one pinned buffer of 64 MiB each way, timed by the device. Throws
-// Error (device) where there is none.
+// Error (device) if there is no GPU.
 CopySpeed measure_copy_speed();
 
 }  // namespace mr::cuda

@@ -1,4 +1,4 @@
-// What every kernel uses: dependent launch, the stage clock, loads.
+// Used by every kernel: dependent launch, the stage clock, loads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -56,8 +56,8 @@ __device__ __forceinline__ int thread_here() {
 }
 
 // Zeros that look like a computed result to the compiler. A register that is not written on every
-// path to its read counts as live from the kernel's beginning on: in a long kernel without this
-// hundreds of bytes spill.
+// path to its read counts as live from the kernel's beginning on: without this, a long kernel
+// spills hundreds of bytes.
 template <typename T>
 __device__ __forceinline__ void define(T& x) {
     static_assert(sizeof(T) % 4 == 0);
@@ -110,8 +110,8 @@ inline bool launches_dependent(const Context& ctx) {
     return ctx.dependent_launch && this_gpu().sm >= 90;
 }
 
-// kernel<<<grid, block, shared, ctx's stream>>>(args...), checked, with dependent launch where the
-// context asks for it and the device has it.
+// kernel<<<grid, block, shared, ctx's stream>>>(args...), checked, with dependent launch if the
+// context asks for it and the device supports it.
 void prepare_kernel(const void* kernel);  // once per kernel; cheap afterwards
 
 template <typename... Params, typename... Args>

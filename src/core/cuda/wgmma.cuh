@@ -61,7 +61,7 @@ __device__ __forceinline__ void multiply_wait() {
 #endif
 }
 // A fence for the compiler on these registers. After multiply_wait() it keeps reads from moving
-// before the wait; before multiply_wait() it keeps computations from moving behind it.
+// before the wait; before multiply_wait() it keeps computations from moving after it.
 template <int kCount>
 __device__ __forceinline__ void keep_order(float (&d)[kCount]) {
 #pragma unroll

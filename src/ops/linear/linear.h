@@ -33,7 +33,7 @@ inline void linear(const Context& ctx, Tensor x, const LinearOut& out,
 }
 
 // The type in which linear() reads weights [n, ...] of `type` fastest on this instruction path:
-// q8_0x4 or q4_0x4 if it wants 4 rows interleaved, else `type` itself. The bits of the results are
+// q8_0x4 or q4_0x4 if it reads 4 interleaved rows, else `type` itself. The bits of the results are
 // the same for both.
 DType linear_fastest_type(DType type, std::int64_t n);
 

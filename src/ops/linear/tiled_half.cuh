@@ -43,7 +43,7 @@ struct TilePlan {
     float* handed;      // [tail][quarters - 1][blocks of a cluster][kHandedFloats]
     unsigned* arrived;  // [tail][quarters - 1][blocks of a cluster][groups]
 
-    // Of this block. Units that run at once share weights: first all tokens of two strips.
+    // This block's pieces. Units that run at once share weights: first all tokens of two strips.
     __device__ PieceWalk pieces() const {
         return {deal, static_cast<int>(blockIdx.x) / kPair, static_cast<int>(gridDim.x) / kPair};
     }

@@ -1,5 +1,5 @@
-// Compiles schemas to rules of a network. What consists of several schemas, such as tool calls,
-// uses one compiler with several roots.
+// Compiles schemas to rules of a network. Tool calls consist of several schemas: they use one
+// compiler with several roots.
 #pragma once
 
 #include <map>

@@ -135,7 +135,7 @@ TEST_F(FlashCallsTest, AGraphOfSeveralCalls) {
     }
 }
 
-// Equal sequences are worked on in another order than those whose lengths only the device knows.
+// Equal sequences are processed in another order than those whose lengths only the device knows.
 TEST_F(FlashCallsTest, EqualSequencesHaveTheBitsOfGivenLengths) {
     for (const auto& [queries, keys, heads, kv_heads, copies] : {std::tuple{1024, 1024, 4, 4, 9},
                                                                  {1025, 1100, 6, 2, 1},

@@ -15,8 +15,8 @@ __device__ __forceinline__ float some_number(std::uint32_t i) {
 struct BetweenOnes {
     static __device__ float value(std::uint32_t i) { return 2 * some_number(i) - 1; }
 };
-// Normal values, like PyTorch's randn() for the engines compared with. The values determine the
-// power that a product draws, and so its speed.
+// Normal values, like PyTorch's randn(), which other engines are measured with. The values
+// determine the power that a product draws, and so its speed.
 struct Normal {
     static __device__ float value(std::uint32_t i) {
         const float u = 1 - some_number(i), angle = some_number(i ^ 0x9e3779b9u);

@@ -40,7 +40,7 @@ struct Args {
 
     // The partial results of every (row, head) slot, decode form only.
     unsigned* counters;  // [slots]            blocks that have finished
-    float2* tops;        // [slots, max_parts] greatest score (times scale), sum of weights
+    float2* tops;        // [slots, max_parts] largest score (times scale), sum of weights
     float* sums;         // [slots, max_parts, head_dim] sum of weight * value
     int max_parts;
     Stamp* stamp;
@@ -89,13 +89,13 @@ struct Tile {
         const int t = token(a, r), g = (row + r) - t * a.group;
         return (static_cast<std::int64_t>(first + t) * a.heads + kv_head * a.group + g) * dim;
     }
-    // What row r sees besides the sinks.
+    // The keys that row r sees besides the sinks.
     __device__ KeyRange sees(const Args& a, int r) const {
         const int position = keys - count + token(a, r);
         return {seen_from(window, sinks - shift, position),
                 seen_to(a.mask, keys + shift, position + shift) - shift};
     }
-    // ... of a part.
+    // The keys of a part that row r sees.
     __device__ KeyRange sees(const Args& a, int r, int part) const {
         const KeyRange own = sees(a, r);
         return part < ahead ? KeyRange{0, min(sinks, own.hi + shift)} : own;

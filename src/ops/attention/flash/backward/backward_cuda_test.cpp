@@ -158,9 +158,9 @@ TEST_F(FlashBackwardTest, RowsWithoutWeightGiveNothing) {
     }
 }
 
-// Forward, and backward from what it gave, where scores overflow to -infinity: finite queries of
-// -3e38 and keys above 0.5. (f16 has no numbers so large.) Such a row has no weight: it gives
-// nothing to any other, as if its dout were 0, which is the reference's input.
+// Forward, and backward from its results, with scores that overflow to -infinity: finite queries of
+// -3e38 and keys above 0.5. (f16 has no numbers so large.) Such a row has no weight: it contributes
+// nothing, as if its dout were 0, which is the reference's input.
 TEST_F(FlashBackwardTest, ScoresThatOverflowGiveRowsWithoutWeight) {
     const std::vector<int> rows{0, 3, 63, 64, 99, 149};
     for (const int dim : {64, 80, 96, 128}) {

@@ -62,8 +62,8 @@ struct ForwardPlan {
         const int width = std::min(section, pairs - first), rest = t - first * row_tiles;
         return {first + rest % width, row_tiles - 1 - rest / width};
     }
-    // The first query of a sequence's tile `row`; `queries` or more where there is none. Tiles end
-    // with the last query. Where they do not fit, the first tile is the partial one, and its
+    // The first query of a sequence's tile `row`; `queries` or more if there is none. Tiles end
+    // with the last query. If they do not fit exactly, the first tile is the partial one, and its
     // queries see few keys.
     static constexpr int first_row(int row, int queries, int rows) {
         const int tiles_here = (queries + rows - 1) / rows;

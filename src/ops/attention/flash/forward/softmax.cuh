@@ -51,7 +51,7 @@ struct Softmax {
         }
     }
     // It never traps, but ptxas cannot know that and so computes the exponentials before this
-    // point. Otherwise it moves them behind the wait for V's product, with which they are to
+    // point. Otherwise it moves them after the wait for V's product, with which they should
     // overlap.
     __device__ __forceinline__ void finish() const {
         asm volatile(
