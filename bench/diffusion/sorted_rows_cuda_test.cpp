@@ -26,7 +26,7 @@ TEST_F(SortedRowsTest, DrawsWhatTheCpuDraws) {
         ops::SampleParams& s = sampling[static_cast<std::size_t>(i)];
         s.temperature = i % 3 == 0 ? 0.0f : 1.0f;
         s.top_k = i % 2 ? 50 : 0;
-        s.top_p = i % 4 == 1 ? 0.8f : i % 2 ? 1.0f : 0.95f;  // a draw without filters is another
+        s.top_p = i % 4 == 1 ? 0.8f : i % 2 ? 1.0f : 0.95f;  // always filtered
         s.min_p = 0;
         s.seed = static_cast<std::uint64_t>(i);
         places.push_back({&s, &how, 100 + i, i % 5});

@@ -172,7 +172,7 @@ void PlainLlama::attention(int layer) {
 
     std::fill(attn_.begin(), attn_.end(), 0.0f);
     for (int head = 0; head < spec_.heads; ++head) {
-        const int from = head / (spec_.heads / spec_.kv_heads) * head_dim;  // in a key or a value
+        const int from = head / (spec_.heads / spec_.kv_heads) * head_dim;  // in a key or value
         for (int t = 0; t <= length_; ++t) {
             scores_[size(t)] = scale_ * dot(q_.data() + head * head_dim,
                                             keys + size(t) * size(kv_dim) + from, head_dim);

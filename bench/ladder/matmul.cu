@@ -142,7 +142,7 @@ class Preallocated final : public DeviceMatmul {
 
   private:
     Vectors vectors_;
-    cuda::DeviceArena w_memory_;  // of the largest matrix
+    cuda::DeviceArena w_memory_;  // for the largest matrix
 };
 
 class ResidentWeights final : public DeviceMatmul {

@@ -97,7 +97,7 @@ TEST(Accumulation, StochasticIsRightOnAverage) {
     constexpr std::int64_t kSeeds = 1000;
     const Spread spread = accumulate_often(row, kValue, kTimes, kSeeds);
     const double most = std::sqrt(static_cast<double>(kTimes) * kValue / 16);
-    EXPECT_LE(spread.deviation, most * 1.1);  // as it is estimated: 5 times 1 / sqrt(2 seeds)
+    EXPECT_LE(spread.deviation, most * 1.1);  // error of the estimate: 5 / sqrt(2 seeds)
     EXPECT_GT(spread.deviation, 0.1);
     EXPECT_NEAR(spread.mean, 10, 5 * most / std::sqrt(static_cast<double>(kSeeds)));
 }

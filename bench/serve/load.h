@@ -31,7 +31,7 @@ struct LoadPlan {
     double rate = 0;  // open loop if not 0: requests per second, a Poisson process
     int requests = 1;
     std::uint64_t first = 0;            // number of the first request
-    std::chrono::seconds silence{300};  // without a byte of the answer; then the request has failed
+    std::chrono::seconds silence{300};  // a request fails after so long without a byte
 };
 
 struct LoadMeasured {
