@@ -10,7 +10,7 @@ import re
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-# The sources beside this file have no compiled module.
+# The sources beside this file have no compiled module: do not import from there.
 sys.path[:] = [folder for folder in sys.path if pathlib.Path(folder).resolve() != HERE]
 PAGE = HERE.parent / "docs" / "python-reference.md"
 MODULES = ["millrace", "millrace.data", "millrace.ops"]
@@ -22,7 +22,7 @@ examples are run by the tests.
 
 
 def paragraphs(thing):
-    """The docstring, with examples as code."""
+    """The docstring, with examples as code blocks."""
     out, example = [], False
     for line in (inspect.getdoc(thing) or "").splitlines():
         begins = line.lstrip().startswith(">>>")
@@ -31,13 +31,13 @@ def paragraphs(thing):
         elif example and not line.strip():
             out += ["```"]
         example = begins or (example and bool(line.strip()))
-        # A page joins the lines of a paragraph itself.
+        # The page joins the lines of a paragraph itself.
         out.append(line.strip() if example else line)
     return "\n".join(out + ["```"] * example).strip()
 
 
 def signature(name, function):
-    """As it stands in the source, without `self`, in lines of 100 characters."""
+    """The signature as in the source, without `self`, in lines of 100 characters."""
     given = inspect.signature(function)
     words, keywords_alone = [], False
     for parameter in given.parameters.values():
@@ -72,7 +72,7 @@ def annotation(given):
 
 
 def fields(thing):
-    """(name, type, what its comment says) of annotated members: `name: type  #: comment`."""
+    """(name, type, comment) of annotated members: `name: type #: comment`."""
     try:
         source = inspect.getsource(thing)
     except (OSError, TypeError):
@@ -84,7 +84,7 @@ def fields(thing):
 
 
 def members(thing):
-    """Methods and properties that are its own."""
+    """Methods and properties of the class itself."""
     for name, member in vars(thing).items():
         if name.startswith("_") or not inspect.getdoc(member):
             continue
@@ -93,7 +93,7 @@ def members(thing):
 
 
 def can_be_made(thing):
-    """Whether people call it: what calls give back is made from the compiled module's."""
+    """Whether users call it: results of calls are made from the compiled module's objects."""
     if issubclass(thing, (BaseException, dict, tuple)) or dataclasses.is_dataclass(thing):
         return False
     return "__init__" in vars(thing) and "_core." not in str(inspect.signature(thing))
@@ -124,7 +124,7 @@ def describe_class(name, thing):
 
 
 def describe(module_name):
-    """The section of a module; none where this package has none of that name."""
+    """The section of a module; None if the package has none of that name."""
     if importlib.util.find_spec(module_name) is None:
         return None
     module = importlib.import_module(module_name)

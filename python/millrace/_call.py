@@ -45,7 +45,8 @@ def words_of(command: Sequence[str], given: Mapping[str, Any]) -> list[str]:
         else:
             for one in value if isinstance(value, (list, tuple)) else [value]:
                 word = _word(name, one, kind)
-                # A word of its own might look like an option; nothing behind "=" would not do.
+                # A separate word might look like an option; an empty value after "=" would not
+                # work.
                 out += [f"{option}={word}"] if word else [option, ""]
     return out
 

@@ -9,7 +9,7 @@ from . import _ops_torch_rows as rows
 from ._ops_plan import check_attention, mask_of
 from ._ops_torch_base import check, f32, torch
 
-# SymInt: a number that changes from call to call is not compiled for anew each time.
+# SymInt: a number that changes from call to call does not cause a recompilation.
 _OPTIONS = ("Tensor? cu_q, Tensor? cu_k, SymInt max_q, SymInt max_k, bool causal, SymInt window, "
             "SymInt sinks, SymInt block, SymInt origin, bool before, float? scale")
 
@@ -76,8 +76,8 @@ def _norm_sum(x: Any, residual: Any, weight: Any, bias: Any, eps: float, layer: 
 
 def _norm_backward(dy: Optional[Any], ds: Optional[Any], s: Any, weight: Any, eps: float,
                    layer: bool, bias: bool) -> Any:
-    dx, dweight, dbias = rows.norm_backward(dy, ds, s, weight, eps, layer, bias)  # f32 but dx
-    return dx, dweight.clone(), dbias.clone()  # ops give no views of one memory
+    dx, dweight, dbias = rows.norm_backward(dy, ds, s, weight, eps, layer, bias)  # f32 except dx
+    return dx, dweight.clone(), dbias.clone()  # ops must not return views of one memory
 
 
 def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, Any]) -> None:

@@ -103,7 +103,7 @@ def attention(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: i
     plan = attention_plan(_layout(q), _layout(k), _layout(v), "f32", False, mask,
                           None if cu_q is None else (len(cu_q), len(cu_k)), max_q, max_k)
     q, k, v = (x if fits else np.ascontiguousarray(x) for x, fits in zip((q, k, v), plan.fits))
-    # Tokens that belong to no sequence are not written.
+    # Rows of tokens that belong to no sequence are not written.
     out = (np.empty if cu_q is None else np.zeros)(q.shape, np.float32)
     lse = (np.empty if cu_q is None else np.zeros)(plan.lse_shape, np.float32)
     plan.core.forward(_at(q), _at(k), _at(v), _at(out), _at(lse), _at(cu_q), _at(cu_k), 0)
@@ -135,7 +135,7 @@ def norm_residual(x: Any, residual: Any, weight: Any, bias: Any, eps: float, lay
     types = x.dtype, residual.dtype
     arrays: list[Any] = [None if a is None else np.ascontiguousarray(_float(name, a)) for name, a in
               (("x", x), ("residual", residual), ("weight", weight), ("bias", bias))]
-    if return_sum and types[1] != np.float32:  # y is the norm of s as it is rounded
+    if return_sum and types[1] != np.float32:  # y is the norm of the rounded s
         arrays[0] = (arrays[0] + arrays[1]).astype(types[1]).astype(np.float32)
         arrays[1] = np.zeros_like(arrays[0])
     out, total = np.empty(x.shape, np.float32), np.empty(x.shape, np.float32)

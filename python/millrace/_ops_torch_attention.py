@@ -39,13 +39,13 @@ class TorchPlan(Plan):
     cuda: bool
     packed: bool
     wide: bool  # f16 and bf16 on the CPU: computed in f32
-    direct: bool  # q, k and v are read where they lie
+    direct: bool  # q, k and v are read in place
     out_shape: tuple[int, ...]
     out_stride: tuple[int, ...]
     kv_shape: tuple[int, ...]
     kv_stride: tuple[int, ...]
     lse_stride: tuple[int, ...]
-    quick: Any  # where there is nothing else to do: the whole call from C++; or None
+    quick: Any  # the whole call in C++, if nothing else is needed; or None
 
 
 def plan_of(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int,
@@ -58,7 +58,7 @@ def plan_of(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k: int
                None if cu_q is None else (cu_q.shape[0], cu_k.shape[0]))
         found = _plans.get(key)
     except (AttributeError, TypeError, IndexError):
-        key = None  # not tensors: the checks say what is wrong
+        key = None  # not tensors: the checks report the error
     if found is None:
         found = _new_plan(q, k, v, cu_q, cu_k, max_q, max_k, mask)
         if key is not None:
@@ -97,7 +97,7 @@ def bounds_of(name: str, cu: Any, device: Any) -> Any:
     if cu.device != device:
         raise wrong(f"{name} lies on {cu.device}, q on {device}")
     if cu.dtype == torch.int64 and device.type == "cpu":  # a GPU cuts bounds to the tensors
-        cu = cu.clamp(-(1 << 31), (1 << 31) - 1)  # no number of tokens, where it would wrap
+        cu = cu.clamp(-(1 << 31), (1 << 31) - 1)  # avoids wrapping; no valid number of tokens
     return cu.to(torch.int32).contiguous()
 
 
@@ -127,7 +127,7 @@ def _forward(plan: TorchPlan, q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any) -> t
     lse = empty(plan.cuda, plan.lse_shape, plan.lse_stride, f32)
     begins = ends = 0
     if plan.packed:
-        out.zero_()  # tokens that belong to no sequence are not written
+        out.zero_()  # rows of tokens that belong to no sequence are not written
         lse.zero_()
         begins, ends = cu_q.data_ptr(), cu_k.data_ptr()
     run(plan.cuda, plan.core.forward, at_q, at_k, at_v, out.data_ptr(), lse.data_ptr(), begins,
@@ -173,7 +173,7 @@ class Attention(Function):
     def forward(ctx: Any, q: Any, k: Any, v: Any, plan: TorchPlan) -> Any:
         out, lse = forward(plan, q, k, v, None, None)
         ctx.save_for_backward(q, k, v, out)
-        ctx.rest = plan, lse  # which the caller never sees, so that it cannot be changed
+        ctx.rest = plan, lse  # never visible to the caller, so it cannot be changed
         return out
 
     @staticmethod
@@ -264,7 +264,7 @@ def _heads_first(q: Any, k: Any, v: Any, cu_q: Any, cu_k: Any, max_q: int, max_k
         if not isinstance(x, torch.Tensor) or x.dim() != 4:
             raise wrong('layout = "bhsd": q, k and v are tensors [batch, heads, tokens, head_dim]')
     batch, heads, tokens, _dim = q.shape
-    # Where heads lie one after another, and every one has keys of its own, each is a sequence.
+    # If heads are contiguous, and each has its own keys, every head is a sequence.
     if (k.shape[:2] == v.shape[:2] == q.shape[:2] and batch * heads < 65536
             and q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
         views = [x.view(batch * heads, x.shape[2], 1, x.shape[3]) for x in (q, k, v)]

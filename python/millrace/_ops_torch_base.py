@@ -11,7 +11,7 @@ torch: Any = importlib.import_module("torch")
 forward_ad: Any = importlib.import_module("torch.autograd.forward_ad")
 
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no subclass, which may be something else
+PLAIN = (torch.Tensor, torch.nn.Parameter)  # no subclasses, which may behave differently
 compiling = torch.compiler.is_compiling
 grad_enabled = torch.is_grad_enabled
 f32 = torch.float32
@@ -19,10 +19,10 @@ modes = torch._C._len_torch_dispatch_stack
 transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _device_now = getattr(torch._C, "_cuda_getDevice", None) or torch.cuda.current_device
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
-_gpu: Optional[int] = None  # the one of this process
+_gpu: Optional[int] = None  # the GPU of this process
 
 
-try:  # what compiled code allocates with: a quarter of the time of torch.empty
+try:  # the allocator of compiled code: a quarter of the time of torch.empty
     _guards: Any = importlib.import_module("torch._C._dynamo.guards")
     _on_cpu, _on_cuda = _guards._empty_strided_cpu, _guards._empty_strided_cuda
 except (ImportError, AttributeError):

@@ -52,7 +52,7 @@ class NormPlan:
             raise wrong("a norm has less than 2^31 rows and columns")
         self.plain = all(a.is_contiguous() for a in (x, residual, *rows)) and (
             self.cuda or x.dtype == residual.dtype == f32)
-        # f32, or what the rows have where the kernel reads that.
+        # f32, or the type of the rows if the kernel reads that.
         self.weights_fit = all(a.dtype == f32 for a in rows) or (
             self.cuda and all(a.dtype == x.dtype == residual.dtype for a in rows)
             and _core.norm_takes_weights(self.x_type, self.rows, self.cols))
@@ -66,7 +66,7 @@ def norm_plan(x: Any, residual: Any, weight: Any, bias: Any) -> NormPlan:
                weight.device,
                None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device))
     except (AttributeError, TypeError):
-        return NormPlan(x, residual, weight, bias)  # which says what is wrong
+        return NormPlan(x, residual, weight, bias)  # it reports the error
     found: Optional[NormPlan] = _norms.get(key)
     if found is None:
         found = NormPlan(x, residual, weight, bias)
@@ -81,7 +81,7 @@ def norm_forward(plan: NormPlan, x: Any, residual: Any, weight: Any, bias: Any, 
     if not plan.plain:
         make = torch.Tensor.contiguous if plan.cuda else wide
         x, residual = make(x), make(residual)
-        if keep and not plan.cuda and types[1] != f32:  # y is the norm of s as it is rounded
+        if keep and not plan.cuda and types[1] != f32:  # y is the norm of the rounded s
             x = (x + residual).to(types[1]).to(f32)
             residual = torch.zeros_like(x)
         weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()

@@ -34,7 +34,7 @@ def _padding(plain: dict[Any, bool], batch_size: int, *positions: Any,
              kv_offset: int = 0, mask_function: Any = None, attention_mask: Any = None,
              local_size: Optional[int] = None, cache_position: Any = None, **_: Any) -> Any:
     """Which keys count, [batch, keys], or None where all do. The rest is forward()'s."""
-    if positions:  # the positions of the queries, before transformers 5
+    if positions:  # positions of the queries, before transformers 5
         cache_position = positions[0]
     if cache_position is not None:
         q_offset, q_length = cache_position[0], cache_position.shape[0]
@@ -43,7 +43,7 @@ def _padding(plain: dict[Any, bool], batch_size: int, *positions: Any,
                         kv_length, local_size)
     held = kv_length
     if q_length is not None and plain.get(mask_function, True):
-        # The last query stands at the last key; the rest of a static cache holds none yet.
+        # The last query is at the last key; the rest of a static cache is empty.
         held = min(kv_length, int(q_offset) + q_length - kv_offset)
     if attention_mask is None:
         return None if held == kv_length else torch.ones(batch_size, held, dtype=torch.bool)
@@ -58,7 +58,7 @@ def _padding(plain: dict[Any, bool], batch_size: int, *positions: Any,
 
 
 def _has_holes(kept: Any) -> bool:
-    begins = kept[:, 0].long() + (kept[:, 1:] & ~kept[:, :-1]).sum(1)  # runs of ones in a row
+    begins = kept[:, 0].long() + (kept[:, 1:] & ~kept[:, :-1]).sum(1)  # runs of ones
     return bool((begins > 1).any())
 
 
@@ -119,8 +119,8 @@ def forward(module: Any, query: Any, key: Any, value: Any, attention_mask: Any,
 def _padded(q: Any, k: Any, v: Any, kept: Any, options: dict[str, Any]) -> Any:
     """Tokens that count as a packed batch; those that do not have 0 for a result."""
     keys = kept.shape[1]
-    k, v = k[:, :keys], v[:, :keys]  # a static cache is longer than what it holds
-    # Queries are the last tokens, or (all keys are seen) those of another text.
+    k, v = k[:, :keys], v[:, :keys]  # a static cache is longer than its content
+    # Queries are the last tokens, or (all keys are visible) those of another text.
     asked = (kept[:, -q.shape[1]:] if options["causal"]
              else torch.ones(q.shape[:2], dtype=torch.bool, device=q.device))
     if asked.shape[1] < q.shape[1]:

@@ -20,7 +20,7 @@ class Bar:
         try:
             self._tqdm = importlib.import_module("tqdm.auto").tqdm
         except ImportError:
-            pass  # a line instead
+            pass  # prints a line instead
         self._bar: Any = None
         self._what = ""
         self._note = ""
@@ -36,7 +36,7 @@ class Bar:
         if self._bar is None or self._what != what:
             self.close()
             self._what = what
-            # Of bytes there are many.
+            # Byte counts are large.
             self._bar = self._tqdm(desc=what, total=total, unit_scale=total >= 100_000)
         self._bar.total = total
         self._bar.update(done - self._bar.n)

@@ -71,7 +71,7 @@ def pack(*, data: Path | Sequence[Path], tokenizer: Path, out: Path, force: bool
     """
     given: dict[str, Any] = {
         "data": _list(data), "tokenizer": tokenizer, "out": out, "force": force,
-        # The command line reads \\n as the end of a line.
+        # The command line reads \\n as a line end.
         "split": None if split is None else split.replace("\\", "\\\\"), "val": val,
         "val_docs": val_docs, "val_data": None if val_data is None else _list(val_data),
         "seed": seed, "shard_tokens": shard_tokens, "end": end, "parse_special": parse_special,

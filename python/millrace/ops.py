@@ -28,7 +28,8 @@ class _None:
     """What is no one's tensor."""
 
 
-# torch's own, once a call has seen one: an import in every call would take longer than the rest.
+# torch's tensors, once a call has seen one: an import in every call would take longer than the
+# rest.
 _tensors: Any = _None
 _torch: Any = None
 

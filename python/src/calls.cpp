@@ -17,11 +17,11 @@ using namespace nb::literals;
 namespace mr::python {
 namespace {
 
-// Texts of a model that is being trained, and names of files, may be any bytes.
+// Texts of a model in training, and file names, may have any bytes.
 nb::bytes bytes_of(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
-// What a training run tells, as tell(kind, number, text). It is asked for Ctrl-C between steps:
-// then the run saves and ends, and `interrupt` is what is to be thrown afterwards.
+// The events of a training run, passed on as tell(kind, number, text). Ctrl-C is checked between
+// steps: the run then saves and ends, and `interrupt` holds the exception to throw afterwards.
 train::TrainEvents events_of(const nb::object& tell, std::exception_ptr& interrupt) {
     train::TrainEvents events;
     events.step = [&tell](const train::TrainEvents::Step& step) {
@@ -46,7 +46,7 @@ train::TrainEvents events_of(const nb::object& tell, std::exception_ptr& interru
     return events;
 }
 
-// Gives the object that --json prints.
+// Returns the object that --json prints.
 nb::bytes call(const std::vector<std::string>& words, const std::string& line,
                const nb::object& progress, const nb::object& tell) {
     std::exception_ptr interrupt;
@@ -62,7 +62,7 @@ nb::bytes call(const std::vector<std::string>& words, const std::string& line,
     return bytes_of(caller.result);
 }
 
-// Of each its long name, what its value is called ("": a flag), and what it is for.
+// For each option its long name, the placeholder of its value ("": a flag), and its description.
 nb::list options(const std::vector<std::string>& command) {
     nb::list out;
     for (const cli::OptionOutline& option : cli::options_of(command)) {

@@ -1,4 +1,4 @@
-// `millrace train` and `millrace data` in this process.
+// Runs `millrace train` and `millrace data` in this process.
 #pragma once
 
 #include <nanobind/nanobind.h>

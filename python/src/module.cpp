@@ -1,5 +1,5 @@
-// millrace._core: the engine as the Python code of the package sees it. No call here waits with the
-// GIL held, and the engine's thread never asks for it.
+// millrace._core: the engine, for the Python code of the package. No call waits with the GIL held,
+// and the engine's thread never takes it.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/function.h>
@@ -31,8 +31,8 @@ namespace {
 using Ids = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
-// A ticket with what must live until it has ended. One that is dropped is cancelled and waited for:
-// the worker may be writing into the caller's arrays.
+// A ticket with the objects that must live until it has ended. A dropped ticket is cancelled and
+// waited for: the worker may be writing into the caller's arrays.
 class Pending {
   public:
     Pending(const Opened& opened, TicketPtr ticket, nb::object keep = nb::none())
@@ -69,7 +69,7 @@ class Pending {
 std::string_view view(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 nb::bytes bytes_of(std::string_view text) { return nb::bytes(text.data(), text.size()); }
 
-// Results as plain values, so that Python code decides how they look.
+// Results as plain values; Python code decides on their presentation.
 nb::dict dict_of(const decode::Generated& made) {
     nb::dict out;
     out["text"] = bytes_of(made.text);
@@ -157,7 +157,7 @@ PyObject* new_error(nb::module_& m, const char* name, const char* doc, PyObject*
     PyObject* const made = PyErr_NewExceptionWithDoc(full.c_str(), doc, base, nullptr);
     if (made == nullptr) throw nb::python_error();
     m.attr(name) = nb::handle(made);
-    return made;  // kept for as long as the process lives
+    return made;  // kept until the process ends
 }
 
 struct Errors {
@@ -266,7 +266,7 @@ std::unique_ptr<Opened> open(const std::string& model, const std::string& device
 
 void close(Opened& opened) {
     WorkerPtr worker = opened.close();
-    if (!worker) return;  // closed before, or another thread is at it
+    if (!worker) return;  // closed before, or by another thread
     const bool here = worker->here();
     const nb::gil_scoped_release unlocked;
     worker.reset();
@@ -319,7 +319,7 @@ void add_model(nb::module_& m) {
                                                  o.generate(std::move(prompt), options, streams));
             },
             nb::keep_alive<0, 1>())
-        // Nothing is converted here: an array is read and written where it lies.
+        // No conversion: an array is read and written in place.
         .def("logits", &logits, "ids"_a.noconvert(), "out"_a.noconvert(), nb::keep_alive<0, 1>())
         .def("embed", &embed, "texts"_a, "last"_a, "out"_a.noconvert(), nb::keep_alive<0, 1>())
         .def(
@@ -356,14 +356,14 @@ int run_program(const std::vector<std::string>& words) {
 }  // namespace mr::python
 
 NB_MODULE(_core, m) {
-    nb::set_leak_warnings(false);  // models that the interpreter leaves behind end with the process
+    nb::set_leak_warnings(false);  // models left at exit end with the process
     mr::python::add_errors(m);
     mr::python::add_options(m);
     mr::python::add_pending(m);
     mr::python::add_model(m);
     mr::python::add_ops(m);
     mr::python::add_calls(m);
-    // The command line; gives the exit code. For a process that does nothing else.
+    // The command line; returns the exit code. For a process that does nothing else.
     m.def("program", &mr::python::run_program, "words"_a);
     m.attr("version") = millrace::version();
 }

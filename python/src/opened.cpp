@@ -20,8 +20,8 @@
 namespace mr::python {
 namespace {
 
-// Feeds a text in pieces and gives every piece's logits [rows, vocab] to take(first, logits), which
-// are valid until it returns.
+// Feeds a text in pieces and passes every piece's logits [rows, vocab] to take(first, logits),
+// which are valid until it returns.
 template <typename Take>
 void read_text(model::Engine& engine, std::span<const std::int32_t> ids, const Ticket& ticket,
                Take&& take) {
@@ -63,7 +63,7 @@ void read_text(model::Engine& engine, std::span<const std::int32_t> ids, const T
 
 Opened::Opened(const cli::SharedOptions& shared, int sequences, const Progress& progress) {
     const auto start = std::chrono::steady_clock::now();
-    // Weights that stay where the file has them make no progress of their own.
+    // Weights used in place report no progress of their own.
     if (progress) progress("opening", 0, 1);
     const cli::Disabled off = cli::disabled(shared);
     const bool cuda = cli::use_cuda(shared);
@@ -149,7 +149,7 @@ Opened::ChatPrompt Opened::chat_prompt(std::span<const text::ChatMessage> messag
     return {writer.encode(messages, true), writer.stops()};
 }
 
-// An engine has room for blocks up to a size; a longer one asks for another engine.
+// An engine has room for blocks up to a size; a longer block needs another engine.
 void Opened::make_room_for_block(const decode::GenerateOptions& wanted) {
     if (!model_->spec.diffusion) return;
     const int block = wanted.diffusion.block_of(model_->spec);

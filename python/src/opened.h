@@ -1,5 +1,5 @@
-// A model that is open: loaded once, with an engine on a thread of its own (worker.h). Its calls
-// put work there and come back at once with a ticket.
+// An open model: loaded once, with an engine on its own thread (worker.h). Its calls queue work
+// there and return at once with a ticket.
 #pragma once
 
 #include <unistd.h>
@@ -22,13 +22,13 @@
 
 namespace mr::python {
 
-// What an evaluation is asked, beside its text.
+// Options of an evaluation, besides its text.
 struct EvalAsked {
     std::string split;
     int limit = 0;
     bool ends = false;
-    std::optional<int> bound;  // of models that fill in tokens
-    Options options;           // ... and how those decode
+    std::optional<int> bound;  // for diffusion models
+    Options options;           // ... and their decoding
 };
 
 class Opened {
@@ -39,18 +39,18 @@ class Opened {
     const model::Model& model() const { return *model_; }
     const model::EngineOptions& engine_options() const { return engine_; }
     double load_seconds() const { return load_seconds_; }
-    // Gives the worker away: its destructor waits for the thread. Then release() frees the weights;
-    // the tokenizer and what info() says stay.
+    // Returns the worker: its destructor waits for the thread. Then release() frees the weights;
+    // the tokenizer and info() stay.
     WorkerPtr close() { return std::move(worker_); }
     void release();
     bool open() const { return worker_ != nullptr; }
-    // Whether a ticket will end: not in a fork of the process that opened the model.
+    // Whether tickets can end: not in a fork of the process that opened the model.
     bool here() const { return process_ == ::getpid(); }
 
     std::vector<std::int32_t> encode(std::string_view text, bool special) const;
     std::vector<std::int32_t> encode_prompt(std::string_view text) const;
     std::string decode(std::span<const std::int32_t> ids) const;
-    // A conversation as ids with the opening of an answer, and what ends one.
+    // A conversation as ids, with the opening of an answer, and the stop strings of one.
     struct ChatPrompt {
         std::vector<std::int32_t> ids;
         std::vector<std::string> stops;
@@ -61,8 +61,8 @@ class Opened {
     TicketPtr generate(std::vector<std::int32_t> prompt, const Options& options, bool streams);
     // `out`: f32 [ids, vocab]. Both must live until the ticket has ended.
     TicketPtr logits(std::span<const std::int32_t> ids, float* out);
-    // The mean over a text's tokens of what the head reads, or that of its last token.
-    // `out`: f32 [texts, dim].
+    // The mean of the LM head's input over a text's tokens, or that of its last token. `out`: f32
+    // [texts, dim].
     TicketPtr embed(std::vector<std::vector<std::int32_t>> texts, bool last, float* out);
     TicketPtr eval(std::string text, const EvalAsked& asked,
                    std::shared_ptr<decode::DiffusionEvalResult> result);
@@ -79,7 +79,7 @@ class Opened {
     model::EngineOptions engine_;
     double load_seconds_ = 0;
     WorkerPtr worker_;
-    int block_ = 0;  // that the engine has room for, or will have when its turn comes
+    int block_ = 0;  // block size that the engine has room for, now or when its turn comes
 };
 
 }  // namespace mr::python

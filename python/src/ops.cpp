@@ -1,4 +1,4 @@
-// The operations as Python calls them: addresses and numbers, none of them converted.
+// The operations as Python calls them: addresses and numbers, without conversion.
 #include "ops.h"
 
 #include <nanobind/nanobind.h>

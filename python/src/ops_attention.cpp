@@ -8,7 +8,7 @@
 namespace mr::python {
 namespace {
 
-// Kernels on the CPU trust the bounds of a packed batch, which are the caller's.
+// Kernels on the CPU trust the bounds of a packed batch, so check the caller's.
 void check_bounds(const char* name, std::span<const std::int32_t> cu, std::int64_t tokens) {
     const auto wrong = [&](std::size_t at, const char* problem) {
         throw Error::usage({.field = std::string(name) + "[" + std::to_string(at) + "]",
@@ -130,7 +130,7 @@ void AttentionPlan::backward(Gradients g, Address q, Address k, Address v, Addre
     on_cuda(stream, {at<std::byte>(scratch), backward_scratch_bytes()},
             [&]([[maybe_unused]] const Context& ctx) {
 #ifdef MR_CUDA
-                if (tokens_q_ == 0 || tokens_k_ == 0) {  // nothing to launch for
+                if (tokens_q_ == 0 || tokens_k_ == 0) {  // nothing to compute
                     for (const ops::HeadRows* one : {&gradients.dq, &gradients.dk, &gradients.dv}) {
                         if (one->tokens() > 0) {
                             ctx.cuda->fill(one->tensor.data, 0, one->tensor.bytes());

@@ -1,4 +1,4 @@
-// What ops.cpp adds to the module.
+// The part of the module defined in ops.cpp.
 #pragma once
 
 #include <nanobind/nanobind.h>

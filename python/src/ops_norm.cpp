@@ -24,7 +24,7 @@ std::size_t cpu_backward_scratch(int threads, const void* of) {
     return ops::norm_backward_scratch_bytes(call.rows, call.cols, threads);
 }
 
-// A tensor that is not there has no shape either.
+// A missing tensor must have no shape either.
 Tensor given(Tensor tensor) { return tensor ? tensor : Tensor(); }
 
 }  // namespace

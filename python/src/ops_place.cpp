@@ -1,4 +1,4 @@
-// Where operations run: the threads of the CPU, or a stream of the caller.
+// Where operations run: on the CPU's threads, or on a stream of the caller.
 #include <pthread.h>
 
 #include <atomic>
@@ -22,8 +22,8 @@ struct Place {
 
 std::atomic<Place*> current{nullptr};
 
-// A fork has none of its parent's threads, and another one of them may have held the mutex: it gets
-// a place of its own, and the parent's is left alone.
+// A fork has none of its parent's threads, and one of them may have held the mutex: it gets its own
+// place, and the parent's is left alone.
 void after_fork() {
     auto* const mine = new Place;
     if (const Place* const before = current.load()) mine->threads = before->threads;
@@ -76,7 +76,7 @@ void on_cuda([[maybe_unused]] Address stream, [[maybe_unused]] std::span<std::by
     Context ctx;
     ctx.cuda = &borrowed;
     ctx.scratch = scratch;
-    // The kernels before in the stream are the caller's, and end without a word.
+    // Earlier kernels on the stream are the caller's, and give no early signal.
     ctx.dependent_launch = false;
     body(ctx);
 #else

@@ -13,7 +13,7 @@ namespace {
         {.field = field, .value = std::move(value), .problem = problem, .remedy = remedy});
 }
 
-// What was given, else what the model's files advise, else what is there.
+// The given value, else the one in the model's files, else the default.
 template <typename Given, typename Advised, typename To>
 void use(const Given& given, const Advised& advised, To& to) {
     if (given) {
@@ -38,7 +38,7 @@ decode::GenerateOptions Options::of(const model::Model& model) const {
     use(top_k, advice.top_k, out.sampling.top_k);
     use(top_p, advice.top_p, out.sampling.top_p);
     use(min_p, advice.min_p, out.sampling.min_p);
-    // A window of the files is that of their penalty.
+    // The window in the files belongs to their penalty.
     use(repeat_window, repeat_penalty ? std::nullopt : advice.repeat_window, out.repeat_window);
     use(repeat_penalty, advice.repeat_penalty, out.sampling.repeat_penalty);
     if (out.repeat_window < 0) {
@@ -54,7 +54,7 @@ decode::GenerateOptions Options::of(const model::Model& model) const {
     out.logprobs = logprobs;
     if (model.spec.diffusion) {
         out.diffusion = diffusion_of(model.spec);
-        // What files advise is for models that make tokens one after another.
+        // Defaults from the model's files are for autoregressive models.
         if (!repeat_penalty) out.sampling.repeat_penalty = 1;
     } else {
         require_no_diffusion();

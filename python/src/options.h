@@ -1,4 +1,4 @@
-// What a call of Python asks for; what it leaves open is as for `millrace run`.
+// The options of a call from Python; defaults are those of `millrace run`.
 #pragma once
 
 #include <cstdint>
@@ -19,20 +19,20 @@ struct Options {
     std::vector<std::string> stop;
     bool ignore_eos = false;
     int logprobs = -1;
-    // Of models that fill in tokens.
+    // For diffusion models.
     std::optional<int> block, steps;
     std::optional<std::string> remask, confidence;
     std::optional<float> threshold, entropy_bound;
     std::optional<bool> prefix_cache;
     std::optional<bool> use_gpu_sampler;  // false: decode::Scheduler::guess_on_host()
 
-    // Throws Error (usage) for what is out of range or does not count with this model.
+    // Throws Error (usage) for values out of range, or without effect on this model.
     decode::GenerateOptions of(const model::Model& model) const;
     decode::DiffusionOptions diffusion_of(const model::ModelSpec& spec) const;
-    // Throws Error (usage) where one of the second group is given and the model takes tokens one
-    // after another.
+    // Throws Error (usage) if an option of the second group is given for an autoregressive
+    // model.
     void require_no_diffusion() const;
-    // Throws Error (usage) where another sampler than the engine's is asked for in `call`.
+    // Throws Error (usage) if `call` asks for a sampler other than the engine's.
     void require_engine_sampler(const char* call) const;
 };
 

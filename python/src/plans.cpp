@@ -8,7 +8,7 @@ namespace nb = nanobind;
 namespace mr::python {
 namespace {
 
-// As DLPack defines them (its version 1).
+// As defined by DLPack, version 1.
 struct DLTensor {
     void* data;
     std::int32_t device_type, device_id;
@@ -20,11 +20,11 @@ struct DLTensor {
     std::uint64_t byte_offset;
 };
 
-constexpr std::size_t kMostPlans = 1024;  // rather than grow without end
+constexpr std::size_t kMostPlans = 1024;  // limits the memory
 
 }  // namespace
 
-// As DLPack defines it (its version 1).
+// As defined by DLPack, version 1.
 struct Exchange {
     std::uint32_t major, minor;
     void* previous;
@@ -69,7 +69,7 @@ nb::object QuickAttention::forward(nb::handle q, nb::handle k, nb::handle v) con
     nb::object out = empty_(out_[0], out_[1], out_[2]);
     nb::object lse = empty_(lse_[0], lse_[1], lse_[2]);
     void* stream = nullptr;
-    // Where another device is the current one, the new tensors lie there.
+    // If another device is the current one, the new tensors lie there.
     if (!look(3, out) || !look(4, lse) || at[3].device_id != at[0].device_id) return nb::none();
     if (!cpu && api_->current_stream(at[0].device_type, at[0].device_id, &stream) != 0) {
         PyErr_Clear();
@@ -94,7 +94,7 @@ std::size_t Plans::Hash::operator()(const Key& key) const {
 
 Plans::Plans(nb::capsule api, nb::tuple types) : api_(std::move(api)), types_(std::move(types)) {
     const auto* const table = static_cast<const Exchange*>(api_.data("dlpack_exchange_api"));
-    // Before 1.3 there was no such table, or another one.
+    // Before 1.3 there was no such table, or a different one.
     if (table->major == 1 && table->minor >= 3) read_ = table->tensor_from_object;
 }
 
@@ -124,7 +124,7 @@ bool Plans::describe(nb::handle q, nb::handle k, nb::handle v, std::int64_t max_
     key_.push_back(max_k);
     for (const nb::handle x : mask) {
         PyObject* const p = x.ptr();
-        // A kind with each value: True is not 1 here, and None is nothing else.
+        // Stores a kind with each value: True must differ from 1, and None from everything.
         if (p == Py_None) {
             key_.insert(key_.end(), {0, 0});
         } else if (PyBool_Check(p)) {

@@ -1,5 +1,5 @@
-// Which plan a call of attention has, found in a fraction of the time that Python takes to ask
-// three tensors for their shapes: torch tells through the C interface of DLPack, which needs no
+// Finds the plan of an attention call in a fraction of the time that Python needs to read
+// the shapes of three tensors: through torch's C interface for DLPack, which needs no
 // linking.
 #pragma once
 
@@ -15,15 +15,15 @@ namespace mr::python {
 
 struct Exchange;  // DLPack's table of functions
 
-// A call of attention that is nothing but two new tensors and a kernel: torch is asked for the
-// addresses through the same interface, and for the tensors by the function that it gives.
+// An attention call that only makes two new tensors and launches a kernel: addresses come from
+// torch through the same interface, and new tensors from a function that torch provides.
 class QuickAttention {
   public:
-    // `plan`: an AttentionPlan; empty(shape, strides, dtype) makes a tensor where those of the plan
-    // lie, if that is on the current device.
+    // `plan`: an AttentionPlan; empty(shape, strides, dtype) makes a tensor in the plan's memory,
+    // if that is on the current device.
     QuickAttention(const nanobind::capsule& api, nanobind::object plan, nanobind::object empty,
                    nanobind::tuple out, nanobind::tuple lse);
-    // (out, lse) for tensors of the plan's shapes. None: something is not as usual.
+    // (out, lse) for tensors of the plan's shapes. None: an unusual case, left to Python.
     nanobind::object forward(nanobind::handle q, nanobind::handle k, nanobind::handle v) const;
 
   private:
@@ -32,20 +32,20 @@ class QuickAttention {
     nanobind::object object_;
     const AttentionPlan* plan_;
     nanobind::object empty_;
-    nanobind::tuple out_, lse_;  // what empty() takes
+    nanobind::tuple out_, lse_;  // arguments of empty()
 };
 
 class Plans {
   public:
-    // `api`: what the class has as __dlpack_c_exchange_api__, a capsule; `types`: the classes whose
-    // objects it reads, exactly these.
+    // `api`: the class attribute __dlpack_c_exchange_api__, a capsule; `types`: the exact classes
+    // whose objects it reads.
     Plans(nanobind::capsule api, nanobind::tuple types);
 
-    // The plan that was kept for such tensors and such a mask, or None: where there is none, and
-    // where something is not as usual and Python had better look itself.
+    // The plan kept for such tensors and mask, or None: if there is none, or in an unusual case
+    // that Python should handle.
     nanobind::object find(nanobind::handle q, nanobind::handle k, nanobind::handle v,
                           std::int64_t max_q, std::int64_t max_k, nanobind::tuple mask);
-    // For what was asked last.
+    // Keeps a plan for the last query.
     void keep(nanobind::handle q, nanobind::handle k, nanobind::handle v, std::int64_t max_q,
               std::int64_t max_k, nanobind::tuple mask, nanobind::object plan);
     std::size_t size() const { return plans_.size(); }
@@ -55,15 +55,15 @@ class Plans {
     struct Hash {
         std::size_t operator()(const Key& key) const;
     };
-    // False: not as usual.
+    // False: an unusual case.
     bool describe(nanobind::handle q, nanobind::handle k, nanobind::handle v, std::int64_t max_q,
                   std::int64_t max_k, const nanobind::tuple& mask);
     bool add_tensor(nanobind::handle tensor);
 
-    int (*read_)(void* object, void* dltensor) = nullptr;  // null: an interface we do not know
+    int (*read_)(void* object, void* dltensor) = nullptr;  // null: an unknown interface
     nanobind::capsule api_;
     nanobind::tuple types_;
-    Key key_;  // of the call; kept so that it is not allocated anew
+    Key key_;  // of the current call; a member, to avoid an allocation
     std::unordered_map<Key, nanobind::object, Hash> plans_;
 };
 

@@ -1,4 +1,4 @@
-// A generation written down stage by stage, kept for tables, pages and traces.
+// A generation recorded stage by stage, for tables, pages and traces.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct Profile {
     observe::RunNames names;
     std::vector<observe::HostSpan> spans;
     std::vector<observe::Step> steps;
-    std::vector<observe::Roofline> phases;  // decode, then prefill; those that had steps
+    std::vector<observe::Roofline> phases;  // decode, then prefill; only those with steps
     observe::Ceilings ceilings;
     MemoryPlan plan;
 

@@ -1,4 +1,4 @@
-// Python is told how far work is, and asked for Ctrl-C.
+// Reports progress to Python, and checks for Ctrl-C.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -9,8 +9,9 @@
 
 namespace mr::python {
 
-// What the callback throws, KeyboardInterrupt among it, ends the work. It is called some 20 times a
-// second at most. `callback`: None, or a function of what, done and total; must outlive the result.
+// An exception of the callback, such as KeyboardInterrupt, ends the work. It is called about 20
+// times a second at most. `callback`: None, or a function of what, done and total; must outlive the
+// result.
 inline Progress progress_of(const nanobind::object& callback) {
     using Clock = std::chrono::steady_clock;
     return [&callback, last = Clock::time_point{}](std::string_view what, std::uint64_t done,

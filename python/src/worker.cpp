@@ -15,7 +15,7 @@ std::exception_ptr closed_error() {
         {.field = "model", .problem = "was closed while it worked", .remedy = "open it again"}));
 }
 
-// Another engine was to take its place, and could not be made.
+// Throws if another engine was to replace this one and could not be made.
 void require(const std::unique_ptr<model::Engine>& engine) {
     if (engine) return;
     throw Error::device({.field = "model",
@@ -108,8 +108,8 @@ TicketPtr Worker::put(Job job) {
     return ticket;
 }
 
-// Those that can begin now, in the order in which they came; one that runs alone is the last of
-// them, and waits until nothing else is open. False: the worker is to leave.
+// The jobs that can start now, in order of arrival; a job that runs alone is the last of them, and
+// waits until nothing else is open. False: the worker must end.
 bool Worker::next_jobs(bool idle, std::vector<Job>& out) {
     out.clear();
     std::unique_lock lock(mutex_);
@@ -174,11 +174,11 @@ void Worker::run_alone(Job& job) {
     } catch (...) {
         error = std::current_exception();
     }
-    job.body = {};  // first: what it holds is gone when the caller is told
+    job.body = {};  // first: its objects must be gone when the caller is told
     {
         const std::lock_guard lock(mutex_);
         alone_.reset();
-        if (leaving_ && !error) error = closed_error();  // what it made may be a part
+        if (leaving_ && !error) error = closed_error();  // its result may be incomplete
     }
     job.ticket->end(error);
 }
@@ -188,7 +188,7 @@ void Worker::step() {
         scheduler_->step();
         take_ended();
     } catch (...) {
-        // A scheduler whose step has thrown is to be destroyed, and its requests with it.
+        // A scheduler whose step has thrown must be destroyed, and its requests with it.
         const std::exception_ptr error = std::current_exception();
         scheduler_.reset();
         for (const auto& [id, ticket] : std::exchange(open_, {})) ticket->end(error);

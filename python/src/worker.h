@@ -1,6 +1,6 @@
-// An engine and the one thread that drives it: any number of threads ask it, each waits for what it
-// asked for. Generations share the passes of one scheduler; what needs the engine for itself waits
-// until those before it are over.
+// An engine and the one thread that drives it: any number of threads send requests, and each waits
+// for its own. Generations share the passes of one scheduler; work that needs the engine alone
+// waits until all earlier work is done.
 #pragma once
 
 #include <sys/types.h>
@@ -24,19 +24,19 @@
 
 namespace mr::python {
 
-// What was asked for, from both sides: the worker fills it, the caller waits for it.
+// A request, shared by both sides: the worker fills it, the caller waits for it.
 class Ticket {
   public:
-    // Waits at most so many seconds until it has ended, or has text where that is wanted too.
+    // Waits at most this many seconds until it has ended, or, if `text`, has new text.
     bool wait(double seconds, bool text);
-    std::string take_text();  // what has come since it was taken last
+    std::string take_text();  // text since the last call
     bool ended();
-    // Throws what ended it, where an error did.
+    // Throws the error that ended it, if any.
     void check();
     void cancel() { stop_ = true; }
     bool cancelled() const { return stop_; }
 
-    decode::Generated made;  // of a generation, once it has ended
+    decode::Generated made;  // result of a generation that has ended
 
   private:
     friend class Worker;
@@ -54,20 +54,20 @@ using TicketPtr = std::shared_ptr<Ticket>;
 
 class Worker {
   public:
-    // Has the engine for itself, and may put another in its place.
+    // Has the engine alone, and may replace it.
     using Body = std::function<void(std::unique_ptr<model::Engine>& engine, Ticket& ticket)>;
 
     explicit Worker(std::unique_ptr<model::Engine> engine);
-    // Calls that are still going on end with an Error.
+    // Calls still in progress end with an Error.
     ~Worker();
     Worker(const Worker&) = delete;
     Worker& operator=(const Worker&) = delete;
 
-    // `streams`: text goes to the ticket as it comes. `on_host`: Scheduler::guess_on_host().
+    // `streams`: text goes to the ticket as it arrives. `on_host`: Scheduler::guess_on_host().
     TicketPtr generate(std::vector<std::int32_t> prompt, decode::GenerateOptions options,
                        bool streams, bool on_host);
     TicketPtr alone(Body body);
-    // Whether this is the process that the worker lives in.
+    // Whether this is the process of the worker's thread.
     bool here() const;
 
   private:
@@ -76,7 +76,7 @@ class Worker {
         std::vector<std::int32_t> prompt;
         decode::GenerateOptions options;
         bool streams = false, on_host = false;
-        Body body;  // of one that runs alone
+        Body body;  // for a job that runs alone
     };
     using Open = std::map<decode::Scheduler::Id, TicketPtr>;
 
@@ -90,20 +90,20 @@ class Worker {
 
     const pid_t process_;
     std::unique_ptr<model::Engine> engine_;
-    // The thread's own.
+    // Used only by the thread.
     std::unique_ptr<decode::Scheduler> scheduler_;
     Open open_;
 
     std::mutex mutex_;
     std::condition_variable work_;
     std::deque<Job> jobs_;
-    TicketPtr alone_;  // of the job that has the engine for itself
+    TicketPtr alone_;  // of the job that has the engine alone
     bool leaving_ = false;
     std::thread thread_;
 };
 
-// Destroys a worker, but not in a fork: that has none of its threads, and to wait for one, or to
-// destroy what one was waiting for, would never end.
+// Destroys a worker, but not in a fork: a fork has none of its threads, and waiting for one, or
+// destroying what one waited for, would never end.
 struct EndWorker {
     void operator()(Worker* worker) const {
         if (worker->here()) delete worker;

@@ -13,7 +13,7 @@ import millrace as mr
 DEVICE = os.environ.get("MILLRACE_DEVICE", "cpu")
 
 
-# One thread: many short calls on a machine that others use, too, would wait for a second one.
+# One thread: on a busy machine, many short calls would wait for a second one.
 @pytest.fixture(scope="session")
 def model():
     with mr.Model(device=DEVICE, threads=1) as opened:
@@ -44,7 +44,7 @@ def program():
 
 @pytest.fixture
 def script(tmp_path):
-    """A Python process of its own, as script(code) -> CompletedProcess."""
+    """A separate Python process, as script(code) -> CompletedProcess."""
 
     def run(code, timeout=60, **given):
         path = tmp_path / "script.py"

@@ -1,12 +1,12 @@
-"""Attention by its definition, in f64, with gradients and with a bound for the error of each
-element of a result that was computed with roundings."""
+"""Attention by its definition, in f64, with gradients and with an error bound for each element of a
+result computed with rounding."""
 import numpy as np
 
-EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # half a unit of 1
+EPSILON = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # half a unit at 1
 
 
 def visible(queries, keys, causal=True, window=0, sinks=0, block=0, origin=0, before=False):
-    """[queries, keys]: the last query stands at the last key."""
+    """[queries, keys]: the last query is at the last key."""
     p = keys - queries + np.arange(queries)[:, None]
     j = np.arange(keys)[None, :]
     if block and before:
@@ -25,8 +25,8 @@ def visible(queries, keys, causal=True, window=0, sinks=0, block=0, origin=0, be
 
 
 def attention(q, k, v, dout=None, scale=None, dtype="float32", **mask):
-    """q [tokens, heads, dim]; k, v [keys, kv_heads, dim]. A dict of out, lse and, with dout, dq, dk
-    and dv, and a dict of bounds. dtype: what the result was computed in; sums are f32."""
+    """q [tokens, heads, dim]; k, v [keys, kv_heads, dim]. Returns a dict of out, lse and, with
+    dout, dq, dk and dv, and a dict of bounds. dtype: that of the computation; sums are f32."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     (queries, heads, dim), (keys, kv_heads, _) = q.shape, k.shape
     group = heads // kv_heads
@@ -42,10 +42,11 @@ def attention(q, k, v, dout=None, scale=None, dtype="float32", **mask):
         lse = (np.log(e.sum(-1)) + np.where(np.isinf(top), 0, top)[..., 0])
         p = e / np.where(e.sum(-1, keepdims=True) == 0, 1, e.sum(-1, keepdims=True))
     unit, sums = EPSILON[dtype], EPSILON["float32"]
-    # Of a weight: its exponent has the error of a score, and it is rounded to be multiplied again.
+    # For a weight: its exponent has the error of a score, and it is rounded before it is
+    # multiplied.
     loss = unit + (dim + keys + 20 + abs(s[np.isfinite(s)]).max(initial=0)) * sums * (
         2 + 2 * large.max(initial=0))
-    # A result is rounded when it is kept, and out once more before the gradients are taken.
+    # A result is rounded when it is stored, and out once more before the gradients.
     loss = 4 * loss + 2 * unit
     made = {"out": np.einsum("hij,jhd->ihd", p, kept), "lse": lse}
     bound = {"out": loss * np.einsum("hij,jhd->ihd", p, abs(kept)),
@@ -54,7 +55,7 @@ def attention(q, k, v, dout=None, scale=None, dtype="float32", **mask):
         return made, bound
     dout = np.asarray(dout, np.float64)
 
-    def shared(x):  # heads of q that have one of k
+    def shared(x):  # heads of q that share one of k
         return x.reshape(keys, kv_heads, group, dim).sum(2)
 
     loss += queries * group * sums

@@ -4,7 +4,7 @@ the tests there.
 
 usage: run.py BUILD [PYTEST ARGUMENT...]     BUILD: the build folder, with the program in it
 
-Exits with 77, and says why, where something is missing that is not ours to bring."""
+Exits with 77, and says why, if something is missing that this script cannot install."""
 import os
 import pathlib
 import shutil
@@ -25,7 +25,7 @@ def skip(why):
 
 
 def used():
-    """Seconds since the start, and seconds of CPU that ended children took."""
+    """Seconds since the start, and CPU seconds of ended child processes."""
     times = os.times()
     return time.monotonic(), times.children_user + times.children_system
 
@@ -44,7 +44,8 @@ def step(name, command, **given):
 
 
 def environment(folder, packages, pip=None):
-    """A fresh one with these packages, which the pip of another may bring; its interpreter."""
+    """A fresh environment with these packages, installed by another one's pip; returns its
+    interpreter."""
     shutil.rmtree(folder, ignore_errors=True)
     without = ["--without-pip"] if pip else []
     made = step(f"{folder.name}, made", [sys.executable, "-m", "venv", *without, folder])
@@ -57,7 +58,7 @@ def environment(folder, packages, pip=None):
 
 
 def install(python, pip, packages, failed):
-    # What is imported is compiled then: most of it never is.
+    # Modules are compiled when they are imported: most never are.
     got = step(f"pip install {' '.join(map(str, packages))}",
                [pip, "-m", "pip", "--python", python, "install", "-q", "--no-compile",
                 "--disable-pip-version-check", *packages])
@@ -78,7 +79,7 @@ def main():
         skip("Python.h is missing (Debian: python3-dev)")
     if not shutil.which("ninja"):
         skip("ninja is missing")
-    # The tools that build stay: their paths are part of what a compiler's cache knows.
+    # The build tools stay: their paths are part of the compiler cache's keys.
     tools = work / "tools"
     python = tools / "bin" / "python"
     ready = python.exists() and subprocess.run(

@@ -1,4 +1,4 @@
-"""What people expect of a Python package: threads, Ctrl-C, errors, closing, processes, memory."""
+"""Expected behaviour of a Python package: threads, Ctrl-C, errors, closing, processes, memory."""
 import gc
 import os
 import pathlib
@@ -25,7 +25,7 @@ def resident_bytes():
 
 @pytest.fixture(scope="module")
 def slow():
-    """A model that takes seconds for a long text."""
+    """A model that needs seconds for a long text."""
     with mr.Model("random:gpt2:f32", device="cpu") as opened:
         yield opened
 
@@ -54,7 +54,7 @@ def test_ctrl_c_stops_the_work_and_leaves_the_model_usable(slow, call):
     finally:
         timer.cancel()
         timer.join()
-    assert time.monotonic() - begin < 20  # a pass, on a machine that others use, too
+    assert time.monotonic() - begin < 20  # one pass, on a busy machine
     assert len(slow.generate("x", max_tokens=2, seed=1, ignore_eos=True).ids) == 2
 
 
@@ -141,7 +141,7 @@ def test_a_closed_model_says_so():
     assert "closed" in repr(model)
     model.close()
     try:
-        list(stream)  # ended before, or by the end of the model
+        list(stream)  # ended before, or by closing the model
     except mr.UsageError as error:
         assert "was closed while it worked" in str(error)
 
@@ -156,7 +156,7 @@ def test_closing_and_dropping_end_the_threads():
     stream = model.stream("Once", max_tokens=-1, ignore_eos=True)
     del model
     gc.collect()
-    assert next(stream)  # which keeps it
+    assert next(stream)  # which keeps it alive
     del stream
     gc.collect()
     assert threads_of_the_process() == before

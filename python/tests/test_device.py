@@ -1,4 +1,5 @@
-"""Models on a GPU. Skips where there is none, unless MILLRACE_REQUIRE_GPU says that there is one."""
+"""Models on a GPU. Skips if there is none, unless MILLRACE_REQUIRE_GPU says that there must be
+one."""
 import os
 import signal
 import subprocess
@@ -24,7 +25,7 @@ def device_model():
 
 
 def used_bytes():
-    """Of the GPU's memory, by this process."""
+    """GPU memory of this process."""
     table = subprocess.run(["nvidia-smi", "--query-compute-apps=pid,used_memory",
                             "--format=csv,noheader,nounits"], capture_output=True, text=True)
     rows = [line.split(",") for line in table.stdout.splitlines()]
@@ -72,7 +73,7 @@ def test_a_profile_has_the_devices_stages(device_model):
     stages = {record["stage"] for record in profile.records()}
     assert any("head" in stage for stage in stages), stages
     assert all(record["seconds"] >= 0 for record in profile.records())
-    assert device_model.generate("Once", max_tokens=4)  # goes on
+    assert device_model.generate("Once", max_tokens=4)  # still works
 
 
 def test_an_interrupt_leaves_the_model_usable(device_model):
@@ -110,7 +111,7 @@ def test_closing_frees_the_device(device_model):
             closed.append(other)  # closing frees it, not the last reference
             return used_bytes()
 
-    open_and_close()  # code that is loaded stays
+    open_and_close()  # loaded code stays
     before = used_bytes()
     assert open_and_close() > before + (200 << 20)
     assert used_bytes() < before + (32 << 20)

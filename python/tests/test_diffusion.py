@@ -1,4 +1,4 @@
-"""Models that fill in tokens: the same calls."""
+"""Diffusion models: the same calls."""
 import json
 
 import pytest
@@ -13,7 +13,7 @@ import millrace as mr
     (["--threshold", "0.6"], {"threshold": 0.6}),
     (["--remask", "entropy", "--entropy-bound", "0.5", "--confidence", "drawn"],
      {"remask": "entropy", "entropy_bound": 0.5, "confidence": "drawn"}),
-    # More than the engine was made for at first: it makes room.
+    # More than the engine was first made for: it makes room.
     (["--block", "32", "--remask", "sequential"], {"block": 32, "remask": "sequential"}),
     (["--block", "4"], {"block": 4}),
 ])

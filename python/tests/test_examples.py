@@ -1,4 +1,4 @@
-"""Every file of examples/python runs, at small sizes, as people run it."""
+"""Every file of examples/python runs at small sizes, as a user would run it."""
 import os
 import pathlib
 import subprocess
@@ -33,7 +33,7 @@ def test_batch(tmp_path):
 
 
 def test_profile_plots(tmp_path):
-    # Without matplotlib there is a page instead of a picture.
+    # Without matplotlib a page is written instead of a picture.
     (tmp_path / "matplotlib.py").write_text("raise ImportError('not here')")
     said = run("profile_plots.py", "--max-tokens", "6", folder=tmp_path,
                PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))

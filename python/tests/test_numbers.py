@@ -39,10 +39,10 @@ def test_logits_are_those_that_tokens_are_drawn_from(model):
 
 def test_logits_do_not_depend_on_what_follows_or_on_the_batch(model):
     ids = model.tokenize("Once upon a time there was a little dog who loved to run.") * 20
-    rows = model.logits(ids)  # more than a pass has rows for
+    rows = model.logits(ids)  # more rows than a pass has
     if model.info.device == "cpu":
         assert np.array_equal(model.logits(ids[:7]), rows[:7])
-    else:  # few tokens are another product there, in bf16; logits are up to 23
+    else:  # few tokens use another GEMM there, in bf16; logits are up to 23
         assert np.array_equal(model.logits(ids[:70])[:7], rows[:7])
         assert np.allclose(model.logits(ids[:7]), rows[:7], atol=0.5)
 
@@ -93,7 +93,7 @@ def test_embeddings(model):
     assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
     assert np.array_equal(rows[0], rows[2]) and not np.allclose(rows[0], rows[1])
     assert np.array_equal(model.embed(texts[1]), rows[1])
-    # The mean of two texts' last tokens, where one is the beginning of the other, is no accident.
+    # One text is the beginning of the other, so that the mean is not equal by accident.
     last = model.embed("The", pool="last", normalize=False)
     ids = model.tokenize("The")
     first = model.embed(model.detokenize(ids[:1]), pool="last", normalize=False)

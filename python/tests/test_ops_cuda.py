@@ -43,7 +43,7 @@ def test_large_shapes_against_torch_in_f64(shape, dtype, causal):
     for made, right in zip(attention_run(q, k, v, dout, causal=causal), (wanted, *slopes)):
         right = right.transpose(1, 2)
         error = (made.double() - right).norm() / right.norm()
-        # Roundings of operands and results do not add up: of the norm a few units are left.
+        # Rounding of operands and results does not add up: for the norm a few units remain.
         assert error < 2 * unit + 2e-6, float(error / unit)
         assert made.isfinite().all()
 
@@ -58,7 +58,7 @@ def test_long_heads_have_no_gradients():
 
 
 def test_the_current_stream():
-    """A call waits for what its stream has before it, and for nothing else."""
+    """A call waits for earlier work on its stream, and for nothing else."""
     q, k, v = qkv(1, 512, 4, 4, 64)
     weight, rows = drawn(256, dtype=torch.float32), drawn(4, 5000, dtype=torch.float32)
     wanted = attention_run(q, k, v, q)
@@ -134,7 +134,7 @@ def test_norms_in_a_graph(shape, dtype):
     weight, bias = drawn(shape[-1], dtype=dtype), drawn(shape[-1], dtype=dtype, seed=1)
     graph, y = captured(lambda: mr.ops.layernorm_residual(x, residual, weight, bias))
     for seed in (10, 20):
-        for a in (x, residual, weight, bias):  # weights, too, are read when the graph runs
+        for a in (x, residual, weight, bias):  # weights are also read when the graph runs
             a.copy_(drawn(*a.shape, dtype=dtype, seed=seed))
         graph.replay()
         assert torch.equal(y, mr.ops.layernorm_residual(x, residual, weight, bias))

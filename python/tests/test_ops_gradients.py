@@ -1,4 +1,4 @@
-"""mr.ops on torch's tensors: gradients that would be wrong without a word, and their types."""
+"""mr.ops on torch's tensors: gradients that could be silently wrong, and their types."""
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,7 +12,7 @@ def qkv(device):
 
 
 def calls(device):
-    """f(x) with a tensor as its result, of every op that has gradients."""
+    """f(x) with a tensor result, for every op that has gradients."""
     _, k, v = qkv(device)
     w = drawn(16, device=device)
     cu = torch.tensor([0, 3, 7], dtype=torch.int32, device=device)
@@ -25,7 +25,7 @@ def calls(device):
 
 
 def test_second_derivatives_are_refused(device):
-    """As for a penalty on the gradient, whose own gradient would miss what goes through the op."""
+    """As for a gradient penalty, whose own gradient would miss the part through the op."""
     for call in calls(device):
         x = qkv(device)[0].requires_grad_()
         out = call(x)
@@ -55,7 +55,7 @@ def test_forward_mode_and_transforms_are_refused(device):
     for call in calls(device):
         x = qkv(device)[0]
         with forward_ad.dual_level():
-            call(x)  # without a tangent all is well
+            call(x)  # without a tangent it works
             with pytest.raises(NotImplementedError, match="forward-mode"):
                 call(forward_ad.make_dual(x, torch.ones_like(x)))
         with pytest.raises(NotImplementedError, match="torch.func.grad"):
@@ -67,7 +67,7 @@ def test_forward_mode_and_transforms_are_refused(device):
 
 
 def test_negative_views(device):
-    """Numbers whose sign is only noted: the imaginary part of a conjugate."""
+    """Tensors with a lazy negation: the imaginary part of a conjugate."""
     z = torch.view_as_complex(drawn(7, 2, 16, 2, device=device))
     x = z.conj().imag
     plain = -z.imag.contiguous()
@@ -83,7 +83,7 @@ def test_negative_views(device):
 
 
 def test_gradients_have_the_types_of_what_they_are_for(device):
-    """The sums over the rows are f32, and each is rounded to its own type alone."""
+    """Sums over the rows are f32, and each is rounded only to its own type."""
     x = drawn(5, 24, device=device)
     weight = torch.ones(24, dtype=torch.float16, device=device).requires_grad_()
     bias = torch.zeros(24, device=device).requires_grad_()

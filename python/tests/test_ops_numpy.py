@@ -70,7 +70,7 @@ def test_a_packed_batch_is_its_sequences():
 
 def test_arrays_are_read_where_they_lie(monkeypatch):
     fused = drawn(7, 6, 16)
-    parts = fused[:, :2], fused[:, 2:4], fused[:, 4:]  # of one projection: tokens lie 96 apart
+    parts = fused[:, :2], fused[:, 2:4], fused[:, 4:]  # of one projection: tokens are 96 apart
     wanted = mr.ops.attention(*(x.copy() for x in parts))
     fused.flags.writeable = False
 
@@ -80,16 +80,16 @@ def test_arrays_are_read_where_they_lie(monkeypatch):
     monkeypatch.setattr(_ops_numpy.np, "ascontiguousarray", copied)
     assert np.array_equal(mr.ops.attention(*parts), wanted)
     monkeypatch.undo()
-    # What kernels cannot read is copied.
+    # Layouts that kernels cannot read are copied.
     odd = [np.repeat(x, 2, axis=2)[..., ::2] for x in parts]
     assert np.array_equal(mr.ops.attention(*odd), wanted)
-    raw = np.empty(parts[0].size * 4 + 1, np.uint8)[1:].view(np.float32)  # no float's address
+    raw = np.empty(parts[0].size * 4 + 1, np.uint8)[1:].view(np.float32)  # misaligned
     raw[:] = parts[0].ravel()
     assert np.array_equal(mr.ops.attention(raw.reshape(parts[0].shape), *parts[1:]), wanted)
 
 
 class Exported:
-    """A tensor of a library that has DLPack and nothing else."""
+    """A tensor of a library that only supports DLPack."""
 
     def __init__(self, array, device=1):
         self.array, self.device = array, device
@@ -110,7 +110,7 @@ def test_whatever_has_dlpack():
 
 
 class Foreign(Exported):
-    """Of a type that numpy does not know."""
+    """Of a type unknown to numpy."""
 
     def __dlpack__(self, **_):
         raise BufferError("no such type")
@@ -144,7 +144,7 @@ else:
 
 
 def test_memory_of_a_gpu_wants_torch(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
     q, k, v = (Exported(x, device=2) for x in qkv(5, 5))
     for call in (lambda: mr.ops.attention(q, k, v), lambda: mr.ops.sample(q),
                  lambda: mr.ops.layernorm_residual(q, q, q)):
@@ -240,7 +240,8 @@ def test_norms(shape, kind):
     mean = s.mean(-1, keepdims=True) if kind != "rms" else 0
     std = np.sqrt(((s - mean) ** 2).mean(-1, keepdims=True) + 1e-3)
     wanted = (s - mean) / std * weight + (bias if kind == "layer" else 0)
-    # Mean and variance are sums over the columns; all is relative to the greatest of a row.
+    # Mean and variance are sums over the columns; errors are relative to the largest value of a
+    # row.
     size = (abs(s).max(-1, keepdims=True, initial=0) / std + 1) * abs(weight) + abs(bias)
     assert (abs(y - wanted) <= (shape[-1] + 8) * 2.0**-24 * size).all()
 
@@ -279,7 +280,7 @@ def test_rows_are_drawn_by_themselves():
                           position=[3] * 33)
     assert np.array_equal(again[0].ravel(), ids) and again[1].shape == (3, 11)
     assert not np.array_equal(mr.ops.sample(rows, 0.8, 50, 0.9, seed=99)[0], ids)
-    assert not np.array_equal(mr.ops.sample(rows)[0], mr.ops.sample(rows)[0])  # a seed is drawn
+    assert not np.array_equal(mr.ops.sample(rows)[0], mr.ops.sample(rows)[0])  # random seeds
     assert mr.ops.sample(rows[:0])[0].shape == (0,)
 
 
@@ -304,7 +305,7 @@ def test_threads_and_forks():
         worker.join()
     assert found == [True] * 200
     child = os.fork()
-    if child == 0:  # has no thread of the pool
+    if child == 0:  # the child has no thread of the pool
         os._exit(0 if np.array_equal(mr.ops.attention(q, k, v), wanted) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     for threads in (1, 3, 0, 2):

@@ -1,5 +1,5 @@
-"""mr.ops on torch's tensors: values and gradients against f64, the compiler, errors, growth. What
-has a GPU runs there, too; test_ops_cuda.py has streams and graphs."""
+"""mr.ops on torch's tensors: values and gradients against f64, the compiler, errors, memory growth.
+Tests also run on a GPU if there is one; test_ops_cuda.py has streams and graphs."""
 import gc
 import sys
 import threading
@@ -63,7 +63,8 @@ def test_batches_and_layouts(device):
         alone = run(q[i], k[i], v[i], dout[i], window=4, sinks=1)
         for name in ALL:
             assert torch.equal(made[name][i], alone[name]), name
-    # torch's own layout, as views of ours, as memory of its own, and with a head of keys for each.
+    # torch's own layout, as views of ours, as separate memory, and with one key head per query
+    # head.
     turned = [x.transpose(1, 2) for x in (q, k, v, dout)]
     for given in (turned, [x.contiguous() for x in turned]):
         again = run(*given, window=4, sinks=1, layout="bhsd")
@@ -106,7 +107,7 @@ def test_a_packed_batch_is_its_sequences(device):
 
 
 def test_tensors_that_lie_in_some_way(device):
-    """Parts of one projection are read where they lie; the rest is copied, and gives the same."""
+    """Parts of one projection are read in place; other layouts are copied, and give the same."""
     fused = drawn(2, 9, 8, 16, device=device)
     parts = fused[:, :, :4], fused[:, :, 4:6], fused[:, :, 6:]
     dout = drawn(2, 9, 4, 16, seed=5, device=device)
@@ -117,7 +118,7 @@ def test_tensors_that_lie_in_some_way(device):
         made = run(*given, dout)
         for name in ALL:
             assert torch.equal(made[name], wanted[name]), name
-    # Gradients without memory of their own: of a sum, and of one that takes every second column.
+    # Gradients without their own memory: of a sum, and of every second column.
     leaves = [x.detach().requires_grad_() for x in parts]
     mr.ops.attention(*leaves).sum().backward()
     ones = run(*parts, torch.ones_like(dout))
@@ -183,7 +184,7 @@ def test_norms_and_their_gradients(device, kind, types, shape):
     sums = reference.EPSILON["float32"]
     rows = max(1, s.numel() // cols)
     std = (s64 - (0 if kind == "rms" else s64.mean(-1, keepdim=True))).pow(2).mean(-1).sqrt()
-    # s is rounded once, which all of the row feels; h = (s - mean) / std is at most this.
+    # s is rounded once, which affects the whole row; h = (s - mean) / std is at most this.
     height = 0 if not s.numel() else float((s64.abs().amax(-1) / (std + 0.03)).max().detach())
     loss = (8 * unit + (cols + 8) * sums) * (1 + height) ** 2
     top = [float(a.detach().abs().max()) if a.numel() else 0 for a in (*exact, dy, ds)]
@@ -202,7 +203,7 @@ def test_norms_and_their_gradients(device, kind, types, shape):
             assert a is None and b is None
         else:  # a sum over the rows
             near(a, b, top[4] * (rows**0.5 + rows * sums / unit + 1))
-    # Without gradients and without the sum: the same, but for the sum's rounding.
+    # Without gradients and without the sum: the same, except for the sum's rounding.
     near(call(*given), y64, top[2] + top[3])
 
 
@@ -261,7 +262,7 @@ def attention_samples(device):
 
 def test_opcheck(device):
     ops = torch.ops.millrace
-    mr.ops.sample(torch.zeros(1, 4))  # registers them
+    mr.ops.sample(torch.zeros(1, 4))  # registers the ops
     for sample in attention_samples(device):
         torch.library.opcheck(ops.attention.default, sample)
     q, k, v = qkv(6, 6, batch=(2,), device=device)
@@ -283,7 +284,7 @@ def test_compile(device):
     import torch._dynamo.testing
 
     torch._dynamo.reset()
-    backend = "inductor" if device == "cuda" else "aot_eager"  # no C++ compiler is wanted here
+    backend = "inductor" if device == "cuda" else "aot_eager"  # so that no C++ compiler is needed
 
     def layer(q, k, v, x, w):
         y = mr.ops.attention(q, k, v, window=3, sinks=1)
@@ -292,7 +293,7 @@ def test_compile(device):
         return y.sum() + (z * s).sum() + (h * h).sum() + mr.ops.rmsnorm_residual(x, x, w).sum()
 
     compiled = torch.compile(layer, backend=backend, fullgraph=True)
-    for tokens in (6, 9, 12):  # the second size makes it general
+    for tokens in (6, 9, 12):  # the second size makes it dynamic
         given = [*qkv(tokens, tokens, batch=(2,), device=device), drawn(5, 16, device=device),
                  drawn(16, device=device)]
         both = []

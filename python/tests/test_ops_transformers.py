@@ -1,4 +1,4 @@
-"""attn_implementation="millrace", against transformers' own attention."""
+"""attn_implementation="millrace", compared with transformers' own attention."""
 import copy
 
 import pytest
@@ -20,7 +20,7 @@ def models(device, config, **options):
                     num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
                     pad_token_id=0, bos_token_id=1, eos_token_id=2, **options)
     for name in ("eager", "millrace"):
-        own = copy.deepcopy(config)  # a model asks its own at every call
+        own = copy.deepcopy(config)  # a model reads its own at every call
         own._attn_implementation = name
         model = transformers.AutoModelForCausalLM.from_config(own, attn_implementation=name)
         if made:
@@ -30,7 +30,7 @@ def models(device, config, **options):
     return made
 
 
-# Two layers of sums over 64 to 96 columns in f32, on logits of the order of 1.
+# Two layers of sums over 64 to 96 columns in f32, on logits of about 1.
 TOLERANCE = 2 * 96 * 2.0**-22
 
 
@@ -78,7 +78,8 @@ def test_padding(device, side):
     (transformers.MistralConfig, {"sliding_window": 5}),
 ], ids=["llama", "mistral with a window"])
 def test_static_caches(device, config, options):
-    """A cache is longer than what it holds, with a mask of what it holds, of all, or without."""
+    """A cache longer than its content, with a mask of the content, of all of it, or without a
+    mask."""
     both = models(device, config, **options)
     ids = torch.randint(3, 99, (2, 10), device=device)
     for length in (0, 10, 24):
@@ -99,14 +100,14 @@ def test_windows_and_masks_with_holes():
     mask = torch.ones_like(ids)
     mask[1, 3] = 0
     eager, ours = models("cpu", transformers.LlamaConfig)
-    with torch.no_grad():  # without a window they are no matter
+    with torch.no_grad():  # without a window they do not matter
         wanted, made = (m(input_ids=ids, attention_mask=mask).logits for m in (eager, ours))
         error = (wanted - made).abs()[mask.bool()]
         assert error.max() <= TOLERANCE * max(1, wanted.abs().max())
         _, ours = models("cpu", transformers.MistralConfig, sliding_window=4)
         with pytest.raises(mr.UsageError, match="zeros between ones"):
             ours(input_ids=ids, attention_mask=mask)
-        # Padding on the right is no hole until a token comes after it.
+        # Padding on the right is not a hole until a token follows it.
         mask = torch.ones_like(ids)
         mask[1, 7:] = 0
         cache = ours(input_ids=ids, attention_mask=mask, use_cache=True).past_key_values
@@ -118,7 +119,7 @@ def test_windows_and_masks_with_holes():
 
 
 def test_queries_of_another_text():
-    """Keys of an encoder with padding, of as many tokens as the queries: every query has a row."""
+    """Keys of an encoder with padding, as many as the queries: every query has a row."""
     from millrace._ops_transformers import forward
 
     q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
@@ -138,11 +139,11 @@ def test_packed_sequences_and_what_cannot_be():
         alone = [ours(input_ids=part).logits for part in (ids[:, :5], ids[:, 5:])]
         made = ours(input_ids=ids, position_ids=torch.arange(12)[None], cu_seq_lens_q=bounds,
                     cu_seq_lens_k=bounds, max_length_q=7, max_length_k=7).logits
-        # Rotations are relative: a sequence may begin anywhere.
+        # Rotations are relative: a sequence may begin at any position.
         assert (made - torch.cat(alone, 1)).abs().max() <= 1e-4
-        with pytest.raises(mr.UsageError, match="sdpa"):  # a mask by position_ids is none of ours
+        with pytest.raises(mr.UsageError, match="sdpa"):  # a mask by position_ids is not supported
             ours(input_ids=ids, position_ids=positions, use_cache=False)
-        ours(input_ids=ids, position_ids=torch.arange(12)[None], use_cache=False)  # one sequence is
+        ours(input_ids=ids, position_ids=torch.arange(12)[None], use_cache=False)  # one is
     ours.train()
     for layer in ours.model.layers:
         layer.self_attn.attention_dropout = 0.5

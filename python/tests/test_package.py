@@ -1,4 +1,4 @@
-"""The wheel itself: what is in it, the command line, types, stubs, and what the docs say."""
+"""The wheel itself: its content, the command line, types, stubs, and the examples of the docs."""
 import ast
 import functools
 import importlib.resources
@@ -42,7 +42,7 @@ def test_it_needs_no_library_that_a_plain_machine_lacks():
 
 def test_import_is_quick_and_brings_neither_numpy_nor_torch(script):
     seconds = []
-    for _ in range(3):  # of the CPU, and the best of them: others may be using the machine
+    for _ in range(3):  # CPU time, the best of three: the machine may be busy
         done = script("""
 import sys, time
 begin = time.process_time()
@@ -157,14 +157,14 @@ def test_the_examples_of_the_page(source, tmp_path, monkeypatch, capsys):
     assert len(blocks) >= 5
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILLRACE_DEVICE", "cpu")
-    # As in conftest.py; a page that says so would teach it.
+    # As in conftest.py; the docs should not show threads=1.
     monkeypatch.setattr(mr, "Model", functools.partial(mr.Model, threads=1))
     monkeypatch.setattr(mr, "train", functools.partial(mr.train, threads=1))
     names = {}
     for block in blocks:
         wanted = set(re.findall(r"^(?:import|from) (\w+)", block, re.MULTILINE))
         if any(importlib.util.find_spec(name) is None for name in wanted):
-            assert wanted <= {"torch", "transformers"}  # people may have them
+            assert wanted <= {"torch", "transformers"}  # users may have them
             continue
         exec(compile(block, "docs/python.md", "exec"), names)
     names["m"].close()

@@ -1,4 +1,4 @@
-"""Texts: the same as those of the program, alone, streamed, in a batch and in a conversation."""
+"""Texts: the same as the program's, alone, streamed, in a batch and in a conversation."""
 import asyncio
 import json
 import os
@@ -77,7 +77,7 @@ def test_a_stream_ends_when_it_is_closed_or_dropped(model):
     with model.stream("Once", max_tokens=-1, ignore_eos=True) as stream:
         next(stream)
     assert list(stream) == [] and stream.result is None
-    for _ in range(3 * model.info.max_sequences):  # more than could be open at a time
+    for _ in range(3 * model.info.max_sequences):  # more than can be open at a time
         next(model.stream("Once", max_tokens=-1, ignore_eos=True))
     assert model.generate("Once", max_tokens=5, seed=1).stop_reason == "length"
 
@@ -137,7 +137,7 @@ def test_chat_answers_as_the_program_does(model, program, tmp_path):
                         template_file=template, template_args={"mark": "!"})
     expected = json.loads(said)
     assert answer == expected["content"] and answer.prompt_tokens == expected["prompt_tokens"]
-    # The format of a model without a template, too.
+    # Also the format of a model without a template.
     said = subprocess.run([os.environ["MILLRACE_BIN"], "chat", "--device", DEVICE, "--json",
                            "--seed", "9", "-n", "25"], input="Hi\n", capture_output=True, text=True,
                           check=True).stdout

@@ -1,4 +1,4 @@
-"""Training and its data: the same runs as those of the program, Ctrl-C, callbacks, errors."""
+"""Training and its data: the same runs as the program's, Ctrl-C, callbacks, errors."""
 import gc
 import inspect
 import json
@@ -228,7 +228,7 @@ def test_a_folder_that_hides_a_bundled_model_is_named(tmp_path, monkeypatch):
                           text=True)
     with pytest.raises(mr.InputError, match="bundled") as raised:
         mr.data.pack(data="text", tokenizer="storyteller", out="d")
-    # Each has the model in a place of its own, which the line ends with.
+    # The program and the package have their own copies of the model; its path ends the line.
     assert said.stderr.split()[1:-1] == str(raised.value).split()[:-1]
 
 

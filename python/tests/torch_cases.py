@@ -1,4 +1,4 @@
-"""Tensors and devices of the tests of mr.ops on torch."""
+"""Tensors and devices for the tests of mr.ops on torch."""
 import pytest
 import torch
 
