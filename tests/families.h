@@ -20,8 +20,8 @@ inline constexpr const char* kFamilies[] = {
     "llama2",       "llama3", "llama-linear", "llama-yarn", "mistral",  "qwen2",       "qwen2-yarn",
     "qwen2-window", "qwen3",  "gpt2",         "gpt2-hub",   "gpt-neox", "gpt-neox-seq"};
 
-// Those that fill in tokens. Their tokens see later ones, so a text may be cut between blocks only,
-// and not at all where attention is full.
+// The diffusion models. Their tokens see later ones, so a text may only be cut between blocks, and
+// not at all with full attention.
 inline constexpr const char* kDiffusionFamilies[] = {"sdar", "sdar-llama", "fast-dllm", "llada",
                                                      "dream"};
 
@@ -31,7 +31,7 @@ inline std::vector<const char*> all_families() {
     return out;
 }
 
-// For INSTANTIATE_TEST_SUITE_P: a test's name has no dashes.
+// For INSTANTIATE_TEST_SUITE_P: test names have no dashes.
 inline std::string family_name(const ::testing::TestParamInfo<const char*>& info) {
     std::string name = info.param;
     std::replace(name.begin(), name.end(), '-', '_');

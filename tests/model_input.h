@@ -1,5 +1,5 @@
-// A model as one run of bytes, so that it can be mutated: a GGUF file as it is, or the files of a
-// Hugging Face folder one after the other, each behind a line of '\x1e' and its name.
+// A model as one byte string, so that it can be mutated: a GGUF file as it is, or the files of a
+// Hugging Face folder one after another, each after a line of '\x1e' and its name.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace mr::test {
 
 class ModelInput {
   public:
-    // Writes the files, in place of those of the last call, and returns what load_model() opens.
+    // Writes the files, replacing those of the last call, and returns the path for load_model().
     std::string write(std::string_view bytes) {
         clear();
         if (bytes.starts_with("GGUF")) return put("model.gguf", bytes);
@@ -23,7 +23,7 @@ class ModelInput {
             if (line == bytes.npos) break;
             const std::string_view name = bytes.substr(1, line - 1);
             bytes.remove_prefix(line + 1);
-            // No other name: a mutated one must not leave the folder.
+            // Only these names: a mutated one must not leave the folder.
             if (std::find(kNames.begin(), kNames.end(), name) != kNames.end()) {
                 put(name, bytes.substr(0, bytes.find(kMark)));
             }

@@ -1,4 +1,4 @@
-// A value planted into the weights of a loaded model, as damage or overflow would leave one there.
+// Plants a value into the weights of a loaded model, like damage or overflow.
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@
 
 namespace mr::test {
 
-// Copies the tensor and sets one element of it; of a quantised one the scale of its block.
+// Copies the tensor and sets one element of it; in a quantised one the scale of its block.
 inline void plant(model::Model& model, model::RoleAt at, std::int64_t element, float value) {
     Tensor& tensor = role_slot(model.weights, at);
     auto arena =
@@ -35,7 +35,7 @@ inline void plant(model::Model& model, model::RoleAt at, std::int64_t element, f
             copy.dtype == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
         std::memcpy(bytes + 2 * index, &half, 2);
     } else {
-        const std::uint16_t scale = f32_to_f16(value);  // a block begins with it
+        const std::uint16_t scale = f32_to_f16(value);  // a block begins with its scale
         std::memcpy(bytes + dtype_bytes(copy.dtype, index / 32 * 32), &scale, 2);
     }
     const bool tied = at.role == model::Role::embedding && model.spec.tied_embeddings;
@@ -53,7 +53,7 @@ inline int stage_of(const model::ModelSpec& spec, model::RoleAt at) {
                                     : model::mlp_stage(spec, at.layer);
 }
 
-// What the error of a pass begins with after the file: "STAGE = VALUE: ... position N".
+// The beginning of the error after the file: "STAGE = VALUE: ... position N".
 inline std::string finding(const model::ModelSpec& spec, int stage, float value,
                            std::int64_t position) {
     return model::stage_name(spec, stage) + " = " + (std::isnan(value) ? "NaN" : "infinity") +

@@ -1,4 +1,4 @@
-// What several test programs share: where data lies.
+// Shared by several test programs: where data lies.
 #pragma once
 
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 namespace mr::test {
 
-// The folder of real weights, tokenizers and texts. Tests that need it skip where it is absent.
+// The folder of real weights, tokenizers and texts. Tests that need it skip if it is absent.
 inline std::string data_dir() {
     const char* dir = std::getenv("MILLRACE_DATA");
     return dir && *dir ? dir : MR_TEST_DATA;
@@ -21,7 +21,7 @@ inline std::string reference(const std::string& name) {
     return std::string(MR_SOURCE_DIR) + "/tests/reference/" + name;
 }
 
-// The model that comes with the source: real weights that are always there.
+// The bundled model: real weights that are always there.
 inline std::string bundled_model() {
     return std::string(MR_SOURCE_DIR) + "/models/storyteller.gguf";
 }

@@ -1,4 +1,4 @@
-// A folder of its own for one test, removed with everything in it.
+// A temporary folder for one test, removed with its content.
 #pragma once
 
 #include <cstdlib>

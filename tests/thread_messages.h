@@ -23,8 +23,8 @@
 
 namespace mr::comm {
 
-// What was sent and not yet received, by (channel, from, to), which are numbers among all ranks. A
-// message is copied when it is sent.
+// Sent but not yet received messages, by (channel, from, to), which are global ranks. A message is
+// copied when it is sent.
 struct Mail {
     std::mutex mutex;
     std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> boxes;
@@ -32,7 +32,7 @@ struct Mail {
 
 class ThreadMessages : public Messages {
   public:
-    // Of `ranks` this is number `rank`.
+    // This is number `rank` of `ranks`.
     ThreadMessages(std::shared_ptr<Mail> mail, std::vector<int> ranks, int rank, int channel = 0)
         : mail_(std::move(mail)), ranks_(std::move(ranks)), rank_(rank), channel_(channel) {}
 
@@ -51,7 +51,7 @@ class ThreadMessages : public Messages {
         if (transfer == kSent) return true;
         const auto asked = asked_.find(transfer);
         MR_CHECK(asked != asked_.end(), "the transfer is on its way");
-        // Those that were asked for first come first.
+        // In the order of the requests.
         for (const auto& [other, what] : asked_) {
             if (other < transfer && what.from == asked->second.from) return false;
         }
@@ -105,7 +105,7 @@ inline std::vector<std::unique_ptr<Messages>> thread_messages(int ranks) {
     return out;
 }
 
-// body(comm) in a thread for each rank; what one throws fails the test, by its rank.
+// Runs body(comm) in a thread for each rank; an exception fails the test and names the rank.
 inline void on_ranks(int ranks, const std::function<void(Comm&)>& body, double timeout = 60) {
     std::vector<std::thread> threads;
     std::vector<std::string> thrown(static_cast<std::size_t>(ranks));

@@ -70,7 +70,7 @@ class Basics(driver.CliTest):
         rows = {(row["weights"], row["kv"]): row for row in fits["rows"]}
         self.assertEqual(set(rows), {(weights, kv) for kv in ("f32", "f16") for weights in
                                      ("f32", "f16", "bf16", "q8_0", "q4_0")})
-        # Half the bytes a position, twice the positions; smaller weights leave more room.
+        # Half the bytes per position give twice the positions; smaller weights leave more room.
         f32, f16 = rows["f16", "f32"], rows["f16", "f16"]
         self.assertAlmostEqual(f16["ctx"] / f32["ctx"], 2, places=1)
         self.assertLess(rows["q8_0", "f32"]["weight_bytes"], f32["weight_bytes"])

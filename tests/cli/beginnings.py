@@ -1,4 +1,4 @@
-"""JSON that was cut anywhere: whether it is the beginning of some value, and what is there of it."""
+"""JSON cut off anywhere: whether it is the beginning of some value, and its complete part."""
 import json
 import re
 
@@ -14,8 +14,8 @@ class Cut(Exception):
 
 
 class Beginning:
-    """Raises ValueError where no JSON begins like `text`. `value` has what is whole of it: strings,
-    numbers, keys and words that were cut are left out, None where that is all."""
+    """Raises ValueError if no JSON begins like `text`. `value` is the complete part of it: strings,
+    numbers, keys and words that were cut off are left out; None if nothing remains."""
 
     def __init__(self, text):
         self.text, self.at, self.value, self.whole = text, 0, None, False
@@ -48,7 +48,7 @@ class Beginning:
         return found
 
     def scalar(self, whole, cut, wanted):
-        if cut.fullmatch(self.text, self.at):  # a number may go on as long as nothing follows it
+        if cut.fullmatch(self.text, self.at):  # a number at the end may be incomplete
             raise Cut
         match = whole.match(self.text, self.at)
         if not match:
@@ -57,7 +57,8 @@ class Beginning:
         return json.loads(match[0])
 
     def read(self, keep):
-        """Lists and objects are kept when they begin, so that what is in them is there if cut."""
+        """Lists and objects are stored when they begin, so that their content is kept if they are
+        cut off."""
         first = self.peek()
         if first in "{[":
             self.at += 1

@@ -1,4 +1,4 @@
-"""millrace bench serve: this program's server under load, and another's."""
+"""millrace bench serve: this program's server under load, and another server."""
 import http.server
 import json
 import socket
@@ -34,7 +34,7 @@ class Own(driver.CliTest):
         self.assertEqual((got["sequences"], got["ctx"]), (4, 18))
         for row in rows:
             self.check(row, 16)
-            # The prompt of each gives a first token; no pass has more rows than there are texts.
+            # Each prompt gives a first token; no pass has more rows than there are texts.
             self.assertGreaterEqual(row["server"]["passes"], 6 * 16 / row["clients"])
             self.assertLessEqual(row["server"]["rows_per_pass"], row["clients"])
             self.assertGreaterEqual(row["server"]["queue_ms"], 0)
@@ -75,7 +75,7 @@ class Own(driver.CliTest):
         self.fails(2, "bench", "serve", "x.gguf", "--url", "http://127.0.0.1:1", says="MODEL")
         made = self.fails(1, "bench", "serve", "--input", 12, "--ctx", 8,
                           says=("every request failed", "context"))
-        self.assertNotIn("--prompt-text", made.err)  # this server takes token ids
+        self.assertNotIn("--prompt-text", made.err)  # this server accepts token ids
 
 
 class Others(driver.CliTest):
@@ -96,7 +96,7 @@ class Others(driver.CliTest):
                                  "--concurrency", 2, "--input", 9, "--output", 3)["rows"][0]
             self.assertEqual((words["failed"], words["output_tokens"]), (0, 48))
             self.assertGreaterEqual(words["input_tokens"], 16 * 9)
-            # Longer than the context: refused by every request.
+            # Longer than the context: every request is refused.
             made = self.fails(1, "bench", "serve", "--url", url, "--input", 600,
                               says=("every request failed", "context"))
             self.assertNotIn("--prompt-text", made.err)
@@ -117,14 +117,15 @@ class Others(driver.CliTest):
             self.assertEqual(server.stop(), 0)
 
     def test_nothing_listens(self):
-        with socket.socket() as taken:  # bound, and never listening
+        with socket.socket() as taken:  # bound, but not listening
             taken.bind(("127.0.0.1", 0))
             port = taken.getsockname()[1]
             self.fails(1, "bench", "serve", "--url", f"http://127.0.0.1:{port}",
                        says=("cannot connect", str(port)))
 
     def test_failures_are_counted(self):
-        """A server of another kind: Python's spaces, a closing connection, and every third fails."""
+        """Another kind of server: Python's spaces, closing connections, and every third request
+        fails."""
         class Handler(http.server.BaseHTTPRequestHandler):
             asked = 0
             words = False  # token ids are refused

@@ -45,7 +45,7 @@ class Bench(driver.CliTest):
         self.assertEqual((penalty["repeat_window"], len(penalty["sizes"])), (3000, 2))
 
     def test_sample_takes_the_vocabulary_of_a_model(self):
-        for args, vocab in ((("random:llama-2-7b:bf16",), 32000),  # none of its 13 GB is made
+        for args, vocab in ((("random:llama-2-7b:bf16",), 32000),  # none of its 13 GB is allocated
                             ((MODEL,), self.ok_json("info", MODEL)["model"]["vocab"]),
                             (("random:gpt2", "--vocab", 777), 777)):
             got = self.ok_json("bench", "sample", *args, "--rows", 1, "--device", "cpu")
@@ -60,8 +60,8 @@ class Bench(driver.CliTest):
         self.ok("convert", "random:stories-110m:q8_0", file)
         mapped = self.ok_json("bench", "load", file, "--ctx", 128, "--disable", "repack")
         self.assertGreater(mapped["mapped_bytes"], 0.99 * mapped["weight_bytes"])
-        # Rearranged or not: never two copies. The program itself takes some 16 MB, which does not
-        # shrink with the model.
+        # Repacked or not: never two copies. The program itself takes about 16 MB, whatever the
+        # model.
         for got in mapped, self.ok_json("bench", "load", file, "--ctx", 128):
             self.assertLess(got["peak_rss_bytes"],
                             1.1 * (got["weight_bytes"] + got["kv_bytes"]) + 16e6)
@@ -72,7 +72,7 @@ class Bench(driver.CliTest):
                  "head-records", "repack")
         few = ("--prompt", 4, "-n", 2, "--reps", 1, "--warmup", 0)
         self.ok("bench", "decode", MODEL, *few, "--disable", ",".join(words))
-        self.ok("bench", "decode", "--disable", "fuse", MODEL, *few)  # takes one word alone
+        self.ok("bench", "decode", "--disable", "fuse", MODEL, *few)  # takes one word
         self.ok("profile", "-p", "Once", "-n", 2, "--disable", "repack,graph")
         for command in (("bench", "decode", MODEL), ("bench", "prefill", MODEL),
                         ("bench", "load", MODEL), ("profile", "-p", "Once")):
@@ -82,7 +82,7 @@ class Bench(driver.CliTest):
             self.assertIn("--disable LIST", help_of)
         self.fails(2, "bench", "decode", MODEL, "--disable", ",fuse", says=["--disable", *words])
         self.fails(2, "bench", "attention", "--disable", "fuse", says="resident-attention")
-        # No other command has the option, and the seven that there were are gone.
+        # No other command has the option, and the seven older ones are gone.
         for command in ("run", "chat", "eval", "info"):
             text = self.ok(command, "--help-all").out
             self.assertNotIn("--disable", text, command)
@@ -103,7 +103,7 @@ class Bench(driver.CliTest):
         once = ("run", "-p", "Once upon a time", "-n", 8, "--temp", 0, "-q")
         plain = self.ok(*once, env={"MILLRACE_DISABLE": ""}).out
         self.assertEqual(self.ok(*once, env={"MILLRACE_DISABLE": "repack,persistent"}).out, plain)
-        # It does what --disable does, and beside it.
+        # It has the effect of --disable, and adds to it.
         file = self.folder / "m.gguf"
         self.ok("convert", "random:stories-42m:q8_0", file)
         for given in ((), ("--disable", "graph")):
@@ -177,7 +177,7 @@ class Bench(driver.CliTest):
                        says=["bench overlap", "GPU", "millrace info"])
 
     def test_overlap_errors(self):
-        """Told before the GPU is looked for."""
+        """Reported before looking for a GPU."""
         overlap = ("bench", "overlap")
         self.fails(2, *overlap, says="model")
         self.fails(2, *overlap, "random:llama-9000b", says="llama-2-7b")
@@ -234,7 +234,7 @@ class Bench(driver.CliTest):
             for key in ("ms_per_token", "forward_ms", "wall_ms", "times_ring"):
                 self.assertGreater(way[key], 0, (way["way"], key))
             self.assertAlmostEqual(way["ms_per_token"], way["forward_ms"] + way["upkeep_ms"])
-            self.assertNotIn("nll", way)  # there is no text
+            self.assertNotIn("nll", way)  # no text was given
         moved = [way["upkeep_bytes"] for way in ways]
         self.assertGreater(moved[1], moved[2])
         self.assertGreater(moved[2], moved[3])
@@ -255,7 +255,7 @@ class Bench(driver.CliTest):
         self.assertAlmostEqual(ways["published"]["sample_nll"], ways["ring"]["sample_nll"],
                                delta=0.05)
         self.assertGreater(ways["recompute"]["sample_nll"], 0)
-        # Weights of f32 leave no difference between the two that see the same.
+        # With f32 weights the two modes that see the same tokens give the same.
         exact = self.ok_json("bench", "context", MODEL, *ask)["ways"]
         self.assertAlmostEqual(exact[1]["nll"], exact[3]["nll"], delta=1e-4)
         self.assertEqual(exact[3]["perplexity"], math.exp(exact[3]["nll"]))
@@ -289,7 +289,7 @@ class Bench(driver.CliTest):
         self.fails(2, "bench", "attention", "--only", "half", says="--only")
         self.fails(2, "bench", "attention", "--peer", "nobody", says="--peer")
         self.fails(2, "bench", "attention", "--grid", "cs337", says="--grid")
-        # What would be ignored is refused.
+        # Options that would be ignored are refused.
         for part in (["--only", "plain"], ["--peer", "torch"]):
             self.fails(2, "bench", "attention", "--grid", "cs336", *part, says=part[0])
         self.fails(2, "bench", "attention", "--only", "paged", "--peer", "torch", says="--peer")
@@ -297,7 +297,7 @@ class Bench(driver.CliTest):
             self.fails(2, "bench", "attention", "--grid", "cs336", *part, says=part[0])
             self.fails(2, "bench", "attention", "--tokens", "512", *part, says=part[0])
             self.fails(2, "bench", "attention", "--only", "paged", *part, says=part[0])
-        # A shape says which part of it cannot be.
+        # The error names the wrong part of a shape.
         for shape, says in (
                 ("1:64:1:1:64", "5 parts"), ("1:64:1:1:64:causal:bf16:x", "8 parts"),
                 ("0:64:1:1:64:causal", "the batch '0'"), ("1::1:1:64:causal", "tokens ''"),
@@ -345,7 +345,7 @@ class Bench(driver.CliTest):
         self.assertEqual([got["objective"], got["block"], got["tokens_per_step"]],
                          ["diffusion", 4, 32])
         self.assertGreater(got["flops_per_token"], ar["flops_per_token"])
-        self.assertGreater(got["parameters"], ar["parameters"])  # a row for the mask
+        self.assertGreater(got["parameters"], ar["parameters"])  # one more row, for the mask
         sdar = self.ok_json("bench", "train", driver.REFERENCE / "sdar", *shape)
         self.assertEqual([sdar["objective"], sdar["block"]], ["diffusion", 16])
         text = self.ok("bench", "train", driver.REFERENCE / "sdar", *shape, "--block", 8).out
@@ -361,7 +361,7 @@ class Bench(driver.CliTest):
         llama = driver.REFERENCE / "llama2"
         self.fails(2, "bench", "train", says="model")
         self.fails(2, "bench", "train", llama, "--batch", "many", "--seq", 16, says="--batch")
-        # The CPU has not the time for all that its memory holds.
+        # On a CPU a batch that fills its memory would take too long.
         self.fails(2, "bench", "train", llama, "--batch", "auto", "--seq", 16, "--device", "cpu",
                    says=["--batch = auto", "GPU", "--batch 8"])
         self.fails(2, "bench", "train", llama, "--recompute", "some", says="--recompute")
@@ -380,7 +380,7 @@ class Bench(driver.CliTest):
             self.assertIn(shape, shown)
         self.fails(2, "bench", "decode", "random:gpt2:q9_9", says="q9_9")
         self.fails(1, "bench", "decode", MODEL, "--ctx", 8, says="--ctx")
-        # More positions than its table has: before a weight is made.
+        # More positions than the table has: refused before a weight is made.
         self.fails(1, "bench", "decode", "random:gpt2", "--prompt", 1000, "-n", 128, says="1024")
         self.fails(2, "bench", "gemm", "--n", 64, says="--k")
         self.fails(2, "bench", "gemm", "--n", 64, "--k", 33, "--type", "q8_0", says="--k")

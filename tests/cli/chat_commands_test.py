@@ -1,4 +1,4 @@
-"""millrace chat: what is said to the program instead of the model, and lines as they are typed."""
+"""millrace chat: slash commands, and line editing."""
 import json
 import os
 import pty
@@ -17,7 +17,7 @@ CHAT = ("chat", MODEL, "-n", 6, "--temp", 0, "-c", 512, "--ignore-eos")
 
 class Commands(driver.CliTest):
     def chat(self, *lines, options=(), code=0, sampled=False):
-        """The answers, and what standard error said after the notes at the beginning."""
+        """The answers, and standard error after the notes at the beginning."""
         start = (*CHAT[:4], *CHAT[6:], "--temp", 3, "--top-k", 0, "--min-p", 0, "--top-p", 1)
         result = driver.millrace(*(start if sampled else CHAT), *options, "--json",
                                  stdin="\n".join(lines).encode() + b"\n")
@@ -43,7 +43,7 @@ class Commands(driver.CliTest):
         self.assertEqual(len(err), 3)
         self.assertIn("/claer: there is no such command; did you mean /clear?", err[0])
         self.assertIn("/usr/bin: there is no such command; /help lists them", err[2])
-        # With two slashes it is a message that begins with one.
+        # A message that begins with two slashes loses one.
         two, _ = self.chat("//usr")
         self.assertEqual(len(two), 1)
         plain, _ = self.chat("xusr")
@@ -93,7 +93,7 @@ class Commands(driver.CliTest):
         got, err = self.chat("Something else", f"/load {path}", "And you?")
         self.assertEqual(got[1]["content"], want[1]["content"])
         self.assertIn("3 messages", err[0])
-        # It may be saved again where it was; what is no conversation is not replaced.
+        # It may overwrite its own file; a file that is not a conversation is not replaced.
         self.chat("Hello", "And you?", f"/save {path}")
         self.assertEqual(len(json.loads(path.read_text())["messages"]), 4)
         other = self.folder / "other.txt"
@@ -135,7 +135,7 @@ class Commands(driver.CliTest):
 
 
 class Typed(driver.CliTest):
-    """On a terminal of its own."""
+    """On a pseudo-terminal."""
 
     def setUp(self):
         super().setUp()
@@ -159,7 +159,7 @@ class Typed(driver.CliTest):
         self.wait_for(b"> ")
 
     def wait_for(self, what, seconds=60):
-        """Until it is shown; what was shown before is forgotten."""
+        """Waits until it is shown; earlier output is dropped."""
         end = time.time() + seconds
         while what not in self.seen and time.time() < end:
             if select.select([self.ours], [], [], 0.1)[0]:
@@ -186,7 +186,7 @@ class Typed(driver.CliTest):
     def test_lines_are_edited(self):
         self.need_editing()
         self.start()
-        # Ctrl-A goes to the beginning, Ctrl-E to the end, Ctrl-W takes a word.
+        # Ctrl-A goes to the beginning, Ctrl-E to the end, Ctrl-W deletes a word.
         self.type(b"ystem Be wrong\x17brief.\x01/s\x05\r")
         self.wait_for(b"> ")
         self.type(b"/system\r")
@@ -202,14 +202,14 @@ class Typed(driver.CliTest):
             self.wait_for(typed)
             self.type(b"\x03")
             self.assertNotIn(b"again", self.wait_for(b"> "))
-        self.type(b"\x03")  # on an empty one
+        self.type(b"\x03")  # on an empty line
         self.wait_for(b"(Ctrl-C again or Ctrl-D leaves)")
         self.wait_for(b"> ")
-        self.type(b"y")  # and one that is not, between the two
+        self.type(b"y")  # and one on a non-empty line, between the two
         self.wait_for(b"y")
         self.type(b"\x03")
         self.wait_for(b"> ")
-        self.type(b"/seed 7\r")  # nothing is left of them
+        self.type(b"/seed 7\r")  # nothing of them is left
         self.wait_for(b"> ")
         self.type(b"/seed\r")
         self.wait_for(b"\nseed 7")
@@ -275,7 +275,7 @@ class Typed(driver.CliTest):
         lines = self.history.read_text().splitlines()
         self.assertEqual((len(lines), lines[-1], lines[0]), (1001, "/seed", "line 1500"))
         self.assertEqual(stat.S_IMODE(self.history.stat().st_mode), 0o600)
-        # Not while one goes on: another may be adding its lines.
+        # Not during a conversation: another one may be adding lines.
         self.history.write_text("".join(f"line {i}\n" for i in range(1999)))
         self.start()
         self.type(b"/seed\r")

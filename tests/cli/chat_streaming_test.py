@@ -1,4 +1,4 @@
-"""millrace chat --context streaming: conversations that outlast every context."""
+"""millrace chat --context streaming: conversations longer than any context."""
 import json
 import os
 import pty
@@ -24,11 +24,11 @@ class Streaming(driver.CliTest):
     def test_it_goes_on_past_the_window(self):
         answers, err = self.chat(*(f"Tell me of cat number {i}." for i in range(30)))
         self.assertEqual(len(answers), 30)
-        self.assertNotIn("left the window", err)  # the answers say it
+        self.assertNotIn("left the window", err)  # the JSON answers say it
         self.assertEqual(sum(answer["first_left"] for answer in answers), 1)
         for before, answer in zip(answers, answers[1:]):
             self.assertGreater(answer["prompt_tokens"], before["prompt_tokens"])
-            self.assertLess(answer["fed_tokens"], 40)  # however long the history
+            self.assertLess(answer["fed_tokens"], 40)  # independent of the history's length
             self.assertGreaterEqual(answer["evicted"], before["evicted"])
         self.assertGreater(answers[-1]["prompt_tokens"], 600)
         self.assertEqual(answers[-1]["evicted"],
@@ -41,10 +41,10 @@ class Streaming(driver.CliTest):
         said = self.ok(*STREAM, "-n", 12, stdin=lines).err.splitlines()
         self.assertEqual(said.count(LEFT), 1)
         self.assertEqual([line for line in said if "forgotten" in line], [])
-        # Once in every conversation.
+        # Once per conversation.
         said = self.ok(*STREAM, "-n", 12, stdin=lines + b"/clear\n" + lines).err.splitlines()
         self.assertEqual(said.count(LEFT), 2)
-        # And never in one that fits.
+        # Never in one that fits.
         self.assertNotIn("left the window", self.ok("chat", MODEL, "--context", "streaming", "-n", 12,
                                                     stdin=b"Hello\n").err)
 
@@ -65,7 +65,7 @@ class Streaming(driver.CliTest):
         self.assertEqual(answers[9]["content"], answers[0]["content"])
         self.assertEqual(answers[9]["evicted"], answers[0]["evicted"])
         self.assertEqual(len(json.loads(path.read_text())["messages"]), 16)  # all of them
-        self.assertGreater(answers[10]["fed_tokens"], 100)  # all of it went through the window
+        self.assertGreater(answers[10]["fed_tokens"], 100)  # all of it was fed again
         self.assertTrue(answers[10]["first_left"])
         self.assertIn("in view are the first 4 tokens and the latest 40, "
                       f"{answers[10]['evicted']} left the window", err)

@@ -17,13 +17,13 @@ class Chat(driver.CliTest):
     def test_piped_lines_are_turns(self):
         result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "--json",
                          stdin=b"Hello there\n\nHow are you?\n/clear\nHello there\n")
-        # The model has no template, and the pipe hears of it.
+        # The model has no template; in a pipe a message says so, too.
         self.assertRegex(result.err, r"^millrace: .*no chat template.*plain.*--chat-template.*\n$")
         answers = [json.loads(line) for line in result.out.splitlines()]
         self.assertEqual(len(answers), 3)
         self.assertEqual({a["role"] for a in answers}, {"assistant"})
         self.assertGreater(answers[1]["prompt_tokens"], answers[0]["prompt_tokens"])
-        self.assertEqual(answers[2]["content"], answers[0]["content"])  # forgotten, so the same
+        self.assertEqual(answers[2]["content"], answers[0]["content"])  # no history: equal
 
     def test_plain_output_and_a_last_line_without_newline(self):
         self.assertTrue(self.ok("chat", MODEL, "-n", 4, "--temp", 0, stdin=b"Hello").out)
@@ -43,7 +43,7 @@ class Chat(driver.CliTest):
             self.assertEqual((result.code, result.out), (1, ""))
             self.assertEqual(result.err.splitlines()[-1], "millrace: standard input: a line is longer "
                              "than 16 MiB; end every message with a newline")
-        # One below it is read whole, and the lines after it are lines of their own.
+        # A line below the limit is read whole, and later lines are separate.
         lines = b"/nothing" + b" " * (15 << 20) + b"\nHello\n" + b"/help" + b" " * (15 << 20) + b"\n/seed\n"
         result = self.ok("chat", MODEL, "-n", 1, "--seed", 3, "--json", stdin=lines)
         self.assertEqual(len(result.out.splitlines()), 1)
@@ -63,7 +63,7 @@ class Chat(driver.CliTest):
         self.assertRegex(result.err.splitlines()[-1], r"^millrace: .*--ctx")
 
     def model_with(self, template):
-        """A copy of the model that carries `template`."""
+        """A copy of the model with `template`."""
         folder = self.folder / "model"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(MODEL, folder)
@@ -120,7 +120,7 @@ class Chat(driver.CliTest):
         config = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps({**config, "chat_template": "{% include 'x' %}"}))
         self.assertIn(f"{path}: chat template: line 1", self.prompt_tokens(model)[1])
-        # A GGUF file has it in itself.
+        # A GGUF file contains it.
         file = self.folder / "model.gguf"
         self.ok("convert", model, file)
         self.assertIn(f"{file}: chat template: line 1", self.prompt_tokens(file)[1])
@@ -146,7 +146,8 @@ class Chat(driver.CliTest):
         self.assertEqual(tokens[2], tokens[0])
 
     def terminal(self, *arguments):
-        """A terminal of its own for millrace chat: the process, our end, and a waiter."""
+        """A pseudo-terminal for millrace chat: the process, our end, and a function to wait for
+        output."""
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [driver.BIN, "chat", *map(str, arguments)],
@@ -172,7 +173,7 @@ class Chat(driver.CliTest):
         return process, ours, wait_for
 
     def test_ctrl_c_twice_stops_the_answer_only(self):
-        # A model slow enough for the second to come while the first is not yet seen.
+        # A slow model, so that the second Ctrl-C comes before the first is handled.
         process, ours, wait_for = self.terminal("random:stories-110m:f32", "-n", -1, "--ignore-eos")
         try:
             wait_for(lambda s: s.endswith(b"> "))

@@ -1,4 +1,4 @@
-"""--check-nan: a damaged model is traced to its layer; a healthy one says what it always says."""
+"""--check-nan: damage in a model is traced to its layer; a healthy model gives the same text."""
 import json
 import shutil
 import struct

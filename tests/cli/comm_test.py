@@ -1,5 +1,5 @@
-"""Ranks of a job: mpirun starts them, `bench comm` lets them exchange what they have and holds every result
-against a plain sum. Skips where the build or the machine has no MPI."""
+"""Ranks of a job: mpirun starts them, `bench comm` exchanges their data and checks every result
+against a plain sum. Skips if the build or the machine has no MPI."""
 import json
 import os
 import shutil
@@ -47,7 +47,7 @@ class Ranks(driver.CliTest):
             self.assertEqual(got["ranks"], ranks)
             self.assertEqual(len(got["measured"]), 16)
             sent = {(m["what"], m["bytes"]): m["bytes_sent"] for m in got["measured"]}
-            # The first rank sends what it does not own, once to be summed and once to be known.
+            # The first rank sends what it does not own, once to be summed and once as sums.
             self.assertGreater(sent["all-reduce", 400012], 400012 * 2 * (ranks - 1) // ranks - 400)
             self.assertLess(sent["all-reduce", 400012], 400012 * 2 * (ranks - 1) // ranks + 400)
 
@@ -63,7 +63,7 @@ class Ranks(driver.CliTest):
             ranks = sorted(pid for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
                            if self.is_rank(pid, job.pid))
             if len(ranks) == 2:
-                time.sleep(0.5)  # they exchange
+                time.sleep(0.5)  # let them exchange
                 return job, ranks
         self.fail("the ranks did not start")
 
@@ -78,7 +78,7 @@ class Ranks(driver.CliTest):
 
     @staticmethod
     def number(pid):
-        """Which rank a process is."""
+        """The rank of a process."""
         with open(f"/proc/{pid}/environ", "rb") as environ:
             words = dict(word.split(b"=", 1) for word in environ.read().split(b"\0") if b"=" in word)
         return int(words[b"OMPI_COMM_WORLD_RANK"])
@@ -91,7 +91,7 @@ class Ranks(driver.CliTest):
         _, err = job.communicate(timeout=30)
         self.assertLess(time.monotonic() - begin, 15)
         self.assertNotEqual(job.returncode, 0)
-        # mpirun wakes the stopped one to end it, and then it may say something, too.
+        # mpirun wakes the stopped rank to end it, and then it may print something, too.
         self.assertIn(f"millrace: rank {1 - stopped} of 2: rank {stopped} has not answered for 1 s", err)
 
     def test_a_rank_that_dies_ends_all(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Unusual configurations and tokenizers beside what transformers and tokenizers say of them, as
-tests/compat/record.py recorded it (`make test-compat` asks them anew)."""
+"""Unusual configurations and tokenizers, compared with the results of transformers and tokenizers
+as recorded by tests/compat/record.py (`make test-compat` records them anew)."""
 import json
 import sys
 
@@ -12,10 +12,10 @@ import models  # noqa: E402
 import tokenizer_cases  # noqa: E402
 
 RECORDED = json.loads((SOURCE / "tests" / "compat" / "recorded.json").read_text())
-RELATIVE = 2e-5  # of an NLL: both sides sum in f32
-LEAD = 1e-4      # of the first choice over the second, where greedy ids must agree
+RELATIVE = 2e-5  # for an NLL: both sides sum in f32
+LEAD = 1e-4      # of the first choice over the second, for greedy ids to be compared
 PROMPT = models.TEXT[:20]
-# What GGUF has no words for, by a word of the error.
+# What GGUF cannot express, with a word of the error.
 NO_GGUF = {"llama-gelu": "activation", "llama-gelu-new": "activation", "llama-relu": "activation",
            "llama-gelu-tanh": "activation", "gpt2-gelu": "activation", "gpt2-relu": "activation",
            "neox-gelu-new": "activation", "neox-gelu-fast": "activation",

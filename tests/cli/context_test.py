@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""--context streaming: texts that are longer than any context, and what they cost in perplexity."""
+"""--context streaming: texts longer than any context, and their perplexity."""
 import os
 import signal
 import subprocess
@@ -19,7 +19,7 @@ class Context(driver.CliTest):
         self.assertEqual(made["evicted"], made["prompt_tokens"] + 300 - 1 - 44)
         self.assertIn(f"{made['evicted']} tokens left the window",
                       self.ok(*run, "--context", "streaming", "--window", 40).err)
-        # As long as nothing leaves, it is the text of a full context.
+        # As long as nothing is evicted, it is the text of a full context.
         short = ["run", MODEL, "-p", "Once upon", "-n", 30, "--temp", 0, "--ignore-eos"]
         self.assertEqual(self.ok_json(*short, "--context", "streaming")["ids"],
                          self.ok_json(*short)["ids"])
@@ -40,7 +40,7 @@ class Context(driver.CliTest):
         self.assertEqual(many, "".join(text + "<|endoftext|>\n" for text in alone))
 
     def peak(self, *arguments):
-        """Bytes of memory that the program had at most."""
+        """The program's peak memory in bytes."""
         process = subprocess.Popen([driver.BIN, *map(str, arguments)], stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)
         _, status, usage = os.wait4(process.pid, 0)
@@ -51,7 +51,7 @@ class Context(driver.CliTest):
     def test_memory_does_not_grow_with_the_text(self):
         run = ["run", MODEL, "-p", "Once", "--ignore-eos", "--context", "streaming", "--window", 30,
                "--roofline", "--threads", 1]
-        # The stages of 6,000 more steps would be 20 MB.
+        # The stages of 6,000 more steps would take 20 MB.
         self.assertLess(self.peak(*run, "-n", 8000), self.peak(*run, "-n", 2000) + (4 << 20))
 
     def test_the_memory_plan_is_that_of_the_window(self):
@@ -110,7 +110,7 @@ class Context(driver.CliTest):
         self.assertIn("a &lt;b&gt; &amp; c.txt", html)
         self.assertNotIn("http", html.split("<body>")[1])
         self.assertNotIn("nan", html.split("<body>")[1].lower())
-        # As text: a row each, and each mode once.
+        # As text: one row each, and each mode once.
         table = self.ok(*ask, "--context", "streaming,window,streaming").out.splitlines()
         self.assertEqual([line.split()[0] for line in table], ["context", "streaming", "window"])
         self.assertEqual(table[2].split()[2], f"{lines[1]['nll']:.4f}")
@@ -129,7 +129,7 @@ class Context(driver.CliTest):
         self.assertEqual(lines[1]["sample_nll"], lines[1]["nll"])
         self.assertNotEqual(lines[0]["sample_nll"], lines[0]["nll"])
         self.assertIn("at samples", self.ok(*ask, "--context", "streaming,recompute").out)
-        # A mode that cuts documents predicts fewer of them, and shows no mean of those.
+        # A mode that cuts documents predicts fewer sampled tokens, and shows no mean for them.
         cut = self.ok(*ask, "--split", "<none>", "--ctx", 64, "--context", "full,recompute").out
         full = next(line for line in cut.splitlines() if line.startswith("full"))
         self.assertEqual(full.split()[3], "-", cut)
@@ -142,7 +142,7 @@ class Context(driver.CliTest):
                    says="out.html")
         self.fails(2, "eval", MODEL, "--text", text, "--context", "full,endless",
                    says="there is no 'endless'")
-        # What is refused in one mode is refused before the first.
+        # An error in one mode is reported before the first one runs.
         self.fails(2, "eval", MODEL, "--text", text, "--context", "full,streaming", "--sinks", 64,
                    says="--sinks")
         self.fails(1, "eval", driver.REFERENCE / "gpt2", "--text", text, "--context",
@@ -158,7 +158,7 @@ class Context(driver.CliTest):
                  "--plot", str(self.folder / "out.html")],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             try:
-                end = time.time() + 60  # until it evaluates: the page is begun just before
+                end = time.time() + 60  # wait until it evaluates: the page is created just before
                 while not list(self.folder.glob("out.html*")) and time.time() < end:
                     time.sleep(0.01)
                 time.sleep(0.2)

@@ -22,7 +22,7 @@ class Convert(driver.CliTest):
             got = self.ok_json("convert", MODEL, target, "--type", name)
             self.assertEqual(got["files"][0], str(target))
             ids = self.greedy(target)
-            if name in ("f32", "f16", "bf16"):  # these hold the reference's weights exactly
+            if name in ("f32", "f16", "bf16"):  # the reference's weights are exact in these
                 self.assertEqual(ids, want, name)
             else:
                 self.assertEqual(len(ids), len(want), name)
@@ -100,7 +100,7 @@ class Convert(driver.CliTest):
         self.fails(1, "convert", MODEL, self.folder / "o.gguf", says="o.gguf")
 
     def test_a_full_disk_leaves_nothing(self):
-        # A limit on the size of files stands in for the disk.
+        # A limit on file sizes simulates a full disk.
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         self.fails(1, "convert", MODEL, self.folder / "o.gguf", "--type", "f32", says="o.gguf",

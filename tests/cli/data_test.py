@@ -66,7 +66,7 @@ class Data(driver.CliTest):
         self.assertEqual(got["train"]["bytes"] + got["val"]["bytes"], sum(map(len, texts)))
         self.assertEqual({p.name for p in data.iterdir()}, {
             "data.json", "tokenizer.json", "tokenizer_config.json", "train-00000.bin", "val-00000.bin"})
-        # The shard read without us: documents between end tokens, as texts.
+        # Reads the shard independently: documents between end tokens, as texts.
         raw = (data / "val-00000.bin").read_bytes()
         magic, version, width, count, vocab = struct.unpack_from("<8sIIQI", raw)
         self.assertEqual((magic, version, width, count, vocab),
@@ -78,7 +78,8 @@ class Data(driver.CliTest):
         self.assertIn(back, texts)
         index = json.loads((data / "data.json").read_text())
         self.assertEqual(index["val"]["tokens"], count)
-        # Again: only when asked, and the same; what is there stays until the new one is whole.
+        # Packing again needs --force and gives the same; the old folder stays until the new one is
+        # whole.
         again = ("data", "pack", "--data", stories, "--tokenizer", tok, "--out", data)
         self.fails(1, *again, says="--force")
         self.fails(1, *again, "--force", "--val-docs", 30, says="leaves nothing")
@@ -87,7 +88,7 @@ class Data(driver.CliTest):
         self.assertEqual({p.name for p in self.folder.iterdir()}, {"data", "stories.txt", "tok"})
 
     def test_pack_killed(self):
-        """Whenever it is killed, the folder is whole or not there, and the next one cleans up."""
+        """Killed at any moment, the folder is whole or absent, and the next run cleans up."""
         stories, tok = self.prepare()
         stories.write_bytes(stories.read_bytes() * 40)
         data = self.folder / "data"

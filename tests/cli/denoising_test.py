@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""run --show-denoising: what stays on the terminal is the plain output, letter for letter."""
+"""run --show-denoising: the final terminal content equals the plain output, letter for letter."""
 import driver
 from screen import Screen, show
 
@@ -14,7 +14,7 @@ class DenoisingTest(driver.CliTest):
         expected = Screen(columns, rows).feed(plain.replace("\n", "\r\n"))
         screen = show(columns, *run, "--show-denoising", rows=rows)
         self.assertEqual(screen.text(), expected.text())
-        # Neither a line more nor one less.
+        # Neither one line more nor one less.
         self.assertEqual((screen.row, screen.column), (expected.row, expected.column))
         return screen
 
@@ -22,7 +22,7 @@ class DenoisingTest(driver.CliTest):
         screen = Screen(4, 3).feed("abcd")
         self.assertEqual((screen.text(), screen.column, screen.full), ("abcd", 3, True))
         self.assertEqual(screen.feed("e").text(), "abcd\ne")
-        # The loss that the view must avoid.
+        # The loss of a character that the view must avoid.
         lost = Screen(4, 3).feed("abcd\x1bD\x1bD\x1b[2A\x1b7\x1b[J")
         self.assertEqual(lost.text(), "abc")
         self.assertEqual(Screen(4, 3).feed("abc日").text(), "abc\n日")
@@ -33,15 +33,15 @@ class DenoisingTest(driver.CliTest):
         for columns in WIDTHS:
             with self.subTest(columns=columns):
                 self.same("-p", "Once upon a time", columns=columns)
-        # The line that was said to lose one.
+        # The line of a reported loss.
         self.same("-p", "Once upon a time", tokens=300, columns=80)
 
     def test_a_line_may_be_full_at_any_block(self):
-        # A prompt a column longer each time: every remainder of a line is met.
+        # The prompt grows by a column each time, so that every remainder of a line occurs.
         for length in range(1, 21):
             with self.subTest(length=length):
                 self.same("-p", "x" * length, "--ignore-eos", tokens=24, columns=20)
-        # Lines of the prompt that are full, and one with a tab.
+        # Full lines in the prompt, and one with a tab.
         self.same("-p", "x" * 20 + "\n" + "y" * 40, tokens=8, columns=20)
         self.same("-p", "a\tb", tokens=24, columns=20)
 
@@ -64,13 +64,13 @@ class DenoisingTest(driver.CliTest):
         self.assertFalse(hidden.looks[0].startswith("Once"), hidden.looks[0])
 
     def test_lines_that_fill_the_terminal(self):
-        # Neither the newlines of a story nor the one behind it make an empty line.
+        # Neither newlines in a story nor the one after it leave an empty line.
         prompt = "Once upon a time"
         story = self.ok(*RUN, "-n", 500, "-p", prompt).out.rstrip("\n")
         for columns in sorted({len(line) for line in story.split("\n")}):
             with self.subTest(columns=columns):
                 self.same("-p", prompt, tokens=500, columns=columns)
-        # A story that is over: nothing but its end follows.
+        # A finished story: only its end follows.
         last = len(story.split("\n")[-1])
         screen = show(last, *RUN, "-n", 8, "--temp", 0, "-p", story, "--show-denoising", rows=60)
         expected = Screen(last, 60).feed(story.replace("\n", "\r\n") + "\r\n")

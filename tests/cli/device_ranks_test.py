@@ -1,5 +1,5 @@
-"""Training by several ranks on a GPU, which they share: gradients go through pinned host memory. The same
-bits come out as of one rank. Skips where there is no GPU or no MPI."""
+"""Training by several ranks on one shared GPU: gradients go through pinned host memory. The bits
+equal those of one rank. Skips if there is no GPU or no MPI."""
 import json
 import os
 import pathlib
@@ -50,7 +50,7 @@ class DeviceRanks(driver.CliTest):
                 self.assertEqual([got["ranks"], got["grains"]], [ranks, 4])
                 self.assertEqual("through pinned host memory" in said, ranks == 2, said)
                 runs[ranks] = (metrics(run), bits(run, 2), bits(run, 4))
-            self.assertTrue(runs[2] == runs[1], name)  # a difference would be printed for minutes
+            self.assertTrue(runs[2] == runs[1], name)  # avoids printing a long difference
             self.assertEqual([m["skipped"] for m in runs[1][0]], [False] * 4)
 
     def test_shares_and_stages_have_the_same_bits(self):

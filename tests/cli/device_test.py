@@ -1,5 +1,5 @@
-"""The command line on a GPU: the same commands, the same answers. Skips where there is none, and
-fails there where MILLRACE_REQUIRE_GPU=1 (driver.need_gpu)."""
+"""The command line on a GPU: the same commands, the same answers. Skips if there is none, and fails
+if MILLRACE_REQUIRE_GPU=1 (driver.need_gpu)."""
 import json
 import re
 import shutil
@@ -9,8 +9,8 @@ import driver
 from train_test import QUIET, bits, checkpoints, metrics, pack_stories, shape
 
 CUDA = ("--device", "cuda")
-# After these 24 words the bundled model's best token leads the second by 0.057 or more at every one
-# of the next 34, in f32.
+# After these 24 words the bundled model's best token leads the second by at least 0.057 at each of
+# the next 34 tokens, in f32.
 STORY = ("run", "-p", "Once upon a time, in a forest where bluebells grew, there lived a clever young "
          "boy named Enzo. Enzo always wore a green scarf.", "-n", 60, "--temp", 0, "--ignore-eos",
          "-q")
@@ -19,8 +19,8 @@ STORYTELLER = driver.SOURCE / "models" / "storyteller.gguf"
 
 
 class NoDevice(driver.CliTest):
-    """What is said where there is no GPU, or where it is hidden."""
-    # The option counts before the environment, too.
+    """Messages if there is no GPU, or if it is hidden."""
+    # The option takes precedence over the environment, too.
     HIDDEN = {"CUDA_VISIBLE_DEVICES": "", "MILLRACE_DEVICE": "cpu"}
 
     def test_cuda_without_a_gpu_is_one_line_and_exit_3(self):
@@ -49,7 +49,7 @@ class Text(GpuTest):
     def test_the_story_is_the_cpus_and_switches_change_nothing(self):
         text = self.ok(*STORY, *CUDA).out
         self.assertGreater(len(text.split()), 50)
-        # The weights are 8-bit: the two round activations alike, but for the prompt's.
+        # The weights are 8-bit: both round activations alike, except for the prompt's.
         self.assertEqual(text.split()[:45], self.ok(*STORY, "--device", "cpu").out.split()[:45])
         self.assertEqual(self.ok(*STORY, *CUDA, "--check-nan").out, text)
         for switch in ("graph", "dependent-launch", "batch-products", "resident-attention",
@@ -85,8 +85,8 @@ class Text(GpuTest):
 
 class Account(GpuTest):
     def test_a_token_moves_nothing_to_the_device_and_16_bytes_back(self):
-        # Both have 3 pages of 32 positions, whose numbers are sent before the first token; so what
-        # is between them are 30 tokens more.
+        # Both have 3 pages of 32 positions, whose numbers are sent before the first token; so the
+        # difference is 30 more tokens.
         few, many = (self.ok_json("run", "-p", "Once upon a time", "-n", tokens, "--ignore-eos",
                                   *CUDA) for tokens in (60, 90))
         self.assertEqual((len(few["ids"]), len(many["ids"])), (60, 90))
@@ -123,7 +123,7 @@ class Account(GpuTest):
         host, stages = ([event for event in timed if event["ph"] == "X" and event["tid"] == track]
                         for track in (1, 2))
         self.assertEqual(sum(event["name"] == "decode" for event in host), 7)
-        # One pass over the prompt and seven steps, all of them through all layers.
+        # One pass over the prompt and seven steps, each through all layers.
         layers = self.ok_json("info", "--device", "cpu")["model"]["layers"]
         for name in ("qkv", "attention", "out", "mlp up", "down"):
             mine = [event for event in stages if event["name"] == name]
@@ -160,7 +160,7 @@ class Training(GpuTest):
             self.assertNotIn("from the CPU", said)
             texts = re.findall(r"--- a sample after step (\d+):\n(.*?)\n---\n", said, re.S)
             self.assertEqual([step for step, _ in texts], ["2", "4", "6"])
-            # Bit for bit what the checkpoint says in the type that it was trained in.
+            # Equal bit for bit to the checkpoint in the type of its training.
             bf16 = self.folder / "bf16.gguf"
             self.ok("convert", run, bf16, "--type", "bf16")
             text = self.ok("run", bf16, "-p", "Once upon", "-n", 20, "--seed", seed, "-q", *CUDA).out
@@ -187,7 +187,7 @@ class Training(GpuTest):
                           env={"MILLRACE_FAULT": "save:12"}).code
         self.assertEqual(code, -signal.SIGKILL)
         whole_ones = [name for name in checkpoints(killed) if name.startswith("step-")]
-        self.assertLess(len(whole_ones), 2)  # killed before the second was there
+        self.assertLess(len(whole_ones), 2)  # killed before the second was complete
         if whole_ones:
             self.ok("train", "--resume", killed, *CUDA)
         else:
@@ -195,7 +195,7 @@ class Training(GpuTest):
         for run in (self.folder / "again", resumed, killed):
             self.assertEqual(bits(run, 6), bits(whole, 6), run.name)
             self.assertEqual(metrics(run), lines, run.name)
-        # What the GPU made, either device runs; and the CPU learns alike.
+        # Both devices run the GPU's checkpoint; and the CPU's training gives nearly the same.
         texts = [self.ok_json("run", whole, "-p", "Once", "-n", 4, "--temp", 0, "--device",
                               device)["ids"] for device in ("cpu", "cuda")]
         self.assertEqual(*texts)
@@ -206,7 +206,7 @@ class Training(GpuTest):
 
     def test_models_that_fill_in_blocks(self):
         pack_stories(self.folder)
-        # Blocks that have a kernel of their own, and blocks that are longer.
+        # Blocks with a specialised kernel, and longer blocks.
         for block in (4, 16, 96):
             of = (*shape(dim=64, layers=2, batch=4, seq=96), "--objective", "diffusion", "--block", block,
                   "--eval-every", 0, "--eval-batches", 1, "--steps", 6, "--save-every", 3, "--keep",
@@ -219,7 +219,7 @@ class Training(GpuTest):
             self.assertNotIn("from the CPU", said)
             texts = re.findall(r"--- a sample after step (\d+):\n(.*?)\n---\n", said, re.S)
             self.assertEqual([step for step, _ in texts], ["3", "6"])
-            if block <= 64:  # what the decoder takes
+            if block <= 64:  # the decoder's limit
                 bf16 = self.folder / f"{block}.gguf"
                 self.ok("convert", whole, bf16, "--type", "bf16")
                 text = self.ok("run", bf16, "-p", "Once upon", "-n", 21, "--temp", 0.8, "--top-k",
@@ -250,7 +250,7 @@ class Training(GpuTest):
         for run in (again, resumed):
             self.assertEqual(bits(run, 6), bits(whole, 6), run.name)
             self.assertEqual(metrics(run), metrics(whole), run.name)
-        # Not the run with f32 masters, whose losses it has nearly.
+        # Different from the run with f32 masters, but with nearly its losses.
         self.assertNotEqual(bits(whole, 6), bits(f32, 6))
         for one, other in zip(metrics(whole), metrics(f32)):
             self.assertAlmostEqual(one["loss"], other["loss"], delta=0.05)
@@ -287,12 +287,12 @@ class Bench(GpuTest):
             got[masters] = self.ok_json("bench", "train", "random:gpt2", "--batch", 8, "--seq", 1024,
                                         "--steps", 3, "--warmup", 2, "--masters", masters, *CUDA)
             self.positive(got[masters], "tok_s", "tflop_s", "percent_of_matrix_peak")
-            # By the driver's account a run takes its plan, and of the rest (code, the driver's own)
-            # a few per cent.
+            # By the driver's account a run takes its plan, plus a few per cent (code, the driver's
+            # own).
             plan, taken = got[masters]["memory_bytes"], got[masters]["memory_taken_bytes"]
             self.assertGreaterEqual(taken, 0.99 * plan)
             self.assertLess(taken, 1.03 * plan + (256 << 20))
-        # 124 M parameters without a copy in f32, but for norms and biases.
+        # 124 M parameters without an f32 copy, except for norms and biases.
         saved = got["f32"]["memory_bytes"] - got["bf16"]["memory_bytes"]
         self.assertGreater(saved, 4 * 123e6)
         self.assertLess(saved, 4 * 125e6)
@@ -324,11 +324,11 @@ class Bench(GpuTest):
                          [("f32", 6, "f32"), ("f32-nearest", 6, "f32"), ("f32-stochastic", 6, "f32"),
                           ("bf16", 12, "bf16"), ("bf16-stochastic", 12, "bf16")])
         for way in ways:
-            # A loss of 5.7 from products whose inputs have 8 bits.
+            # A loss of 5.7 from GEMMs whose inputs have 8 bits.
             self.assertAlmostEqual(way["difference"], 0, delta=0.02)
             self.assertAlmostEqual(way["grad_norm_at_cpu_steps"], ways[0]["grad_norm_at_cpu_steps"],
                                    delta=0.1)
-        # 2 bytes a parameter instead of 6, but for norms and biases.
+        # 2 bytes per parameter instead of 6, except for norms and biases.
         self.assertLess(ways[4]["memory"]["weights"], ways[3]["memory"]["weights"] / 2)
         table = self.ok(*ask).out
         self.assertIn("loss@12", table)
@@ -372,7 +372,7 @@ class Bench(GpuTest):
         for rung in got["rungs"]:
             self.positive(rung, "ms", "ms_best", "speed_up", "of_limit")
             self.assertTrue(rung["same_bits"])
-            self.assertLess(rung["of_limit"], 1.2)  # nothing is faster than its longest part
+            self.assertLess(rung["of_limit"], 1.2)  # no schedule is faster than its longest part
             self.assertAlmostEqual(rung["of_limit"], got["parts"]["limit_ms"] / rung["ms"])
         self.assertEqual(got["rungs"][0]["speed_up"], 1)
         self.assertEqual(got["best"]["ms"], min(rung["ms"] for rung in got["rungs"]))
@@ -408,7 +408,7 @@ class Bench(GpuTest):
             self.positive(link, "compute_ms", "communication_ms", "both_ms", "reached_gb_s",
                           "communication_before_last_op_ms", "communication_of_last_op_ms")
             self.assertTrue(link["same_bits"])
-            # All but the own share, out and back; every direction at most at the link's rate.
+            # All except the own share, out and back; each direction at most at the link's rate.
             self.assertAlmostEqual(link["sent_bytes"] / got["gradient_bytes"], 2 * 3 / 4, delta=0.01)
             self.assertLess(link["reached_gb_s"], 1.02 * link["link_gb_s"])
             least = min(link["compute_ms"], link["communication_ms"])
@@ -446,7 +446,7 @@ class Bench(GpuTest):
             self.assertLess(error["relative"], relative, error)
         self.assertEqual({(e["batch"], e["tokens"]) for e in got["errors"] if e["on"] == "GPU"},
                          {(2, 128), (1, 1), (4, 256), (1, 2048)})
-        # 2048 rows with and without the kernel for many.
+        # 2048 rows with and without the kernel for many rows.
         self.assertEqual(self.ok_json("bench", "norm", "--tokens", 1, "--no-many-rows")["errors"],
                          got["errors"])
 
@@ -456,7 +456,7 @@ class Bench(GpuTest):
         got = self.ok_json("bench", "fusion", model, *self.QUICK, *arguments, **kwargs)
         self.assertEqual((got["bench"], got["device"]), ("fusion", self.gpu["name"]))
         for one in got["types"]:
-            # Inputs of 8 bits round with the sums: so few tokens differ in the third digit.
+            # Inputs of 8 bits make sums round: with so few tokens the third digit may differ.
             if one["type"] in ("f32", "f16"):
                 self.assertTrue(one["nll_same"], one)
             self.assertEqual(len(one["rungs"]), 8)
@@ -481,7 +481,7 @@ class Bench(GpuTest):
                              absent[0])
         self.assertIn("both norms in one pass", absent[1])
         self.assertEqual(self.fusion("random:stories-42m:q8_0")["types"][0]["type"], "q8_0")
-        # What is switched off is no rung.
+        # A fusion that is switched off is not a rung.
         got = self.fusion("random:stories-42m", "--types", "bf16",
                           env={"MILLRACE_DISABLE": "persistent"})
         self.assertEqual(got["types"][0]["rungs"][-1],
@@ -536,7 +536,7 @@ echo '{{"part": "compiled", "error": "no compiler"}}'
         got = self.ok_json("bench", "load", driver.REFERENCE / "llama2", *CUDA)
         self.positive(got, "sent_bytes", "percent_of_pinned")
         self.assertGreaterEqual(got["weight_bytes"], got["sent_bytes"])
-        # Random matrices are made there.
+        # Random matrices are made on the device.
         made = self.ok_json("bench", "load", "random:stories-42m:q8_0", *CUDA)
         self.assertLess(made["sent_bytes"], 1 << 20)
         self.assertGreater(made["weight_bytes"], 40e6)
@@ -554,7 +554,7 @@ echo '{{"part": "compiled", "error": "no compiler"}}'
                      rung["device_to_host_bytes_per_token"])
             if rung["rung"] in ("0", "host"):
                 self.assertEqual(moved, (0, 0), rung)
-            elif int(rung["rung"]) >= 4:  # everything is there: an id comes back
+            elif int(rung["rung"]) >= 4:  # everything is on the GPU: only an id comes back
                 self.assertEqual(moved, (0, 16), rung)
             else:
                 self.assertGreater(min(moved), 0, rung)
@@ -582,7 +582,7 @@ echo '{{"part": "compiled", "error": "no compiler"}}'
         forward = self.attention("--only", "plain", "--tokens", "512", "--no-backward")["plain"]
         for r in forward:
             self.assertNotIn("backward_us", r)
-            # The log-sum-exp and nothing else.
+            # Only the log-sum-exp.
             self.assertEqual(r["extra_bytes"], 4 * r["heads"] * r["batch"] * r["tokens"])
 
     def test_bench_attention_over_pages_counts_what_a_window_leaves(self):
@@ -598,7 +598,7 @@ echo '{{"part": "compiled", "error": "no compiler"}}'
         self.assertAlmostEqual(prefill["tflop_s"] * prefill["us"] * 1e6 / flops, 1, 6)
 
     def test_bench_attention_of_named_shapes(self):
-        shapes = {  # and the pairs of queries and keys that count
+        shapes = {  # and the visible pairs of queries and keys
             "2:256:4:2:80:causal:f16": 2 * 256 ** 2 / 2,
             "1:100+300:4:1:64:full:bf16": 100 ** 2 + 300 ** 2,
             "1:200:2:2:256:causal:bf16": 200 ** 2 / 2,
@@ -622,7 +622,7 @@ echo '{{"part": "compiled", "error": "no compiler"}}'
             self.assertEqual("backward_us" in r, int(dim) <= 128, r)
 
     def test_bench_attention_in_turns_with_a_peer(self):
-        # A program that answers as bench/peers/torch_attention.py does, and says other things, too.
+        # A program that answers like bench/peers/torch_attention.py, with other output between.
         peer = self.folder / "python"
         asked = self.folder / "asked"
         peer.write_text(f"""#!/bin/sh
@@ -643,12 +643,12 @@ done
         lines = asked.read_text().split()
         self.assertEqual(len([x for x in lines if x.startswith("64:256:")]), 4)
         self.assertEqual((lines.count("round"), lines.count("end")), (4 * 9, 4))
-        # Rows are printed as they come, so a peer that fails does it below the table's head.
+        # Rows are printed as they come, so a failing peer fails below the table's head.
         gone = driver.millrace("bench", "attention", *arguments,
                                env={"MILLRACE_PYTHON": "/bin/false"})
         self.assertEqual((gone.code, gone.err.count("\n")), (1, 1), gone.err)
         self.assertIn("--peer", gone.err)
-        # Shapes as it takes them; a backward that there is not is not asked for.
+        # Shapes in its notation; a backward that does not exist is not requested.
         shapes = "1:9+8:4:2:256:causal:bf16,1:16:2:2:64:window/8:f16"
         self.ok_json("bench", "attention", "--only", "plain", "--peer", "torch", "--shape", shapes,
                      env={"MILLRACE_PYTHON": str(peer)})
@@ -675,7 +675,7 @@ done
 
     def test_bench_attention_says_which_cells_have_no_memory(self):
         # 400,000 tokens squared are 320 GB in bf16: more than a GPU has. The fused version needs
-        # hardly any, and every cell is measured.
+        # hardly any memory, and every cell is measured.
         tokens = 400_000
         arguments = ("--grid", "cs336", "--tokens", tokens, "--type", "bf16", "--no-backward")
         rows = self.attention(*arguments)["cs336"]

@@ -11,7 +11,7 @@ import unittest
 SOURCE = pathlib.Path(os.environ.get("MILLRACE_SOURCE", pathlib.Path(__file__).parents[2]))
 BUILD = pathlib.Path(os.environ.get("MILLRACE_BUILD", SOURCE / "build" / "release"))
 BIN = os.environ.get("MILLRACE_BIN", str(BUILD / "millrace"))
-# The same with MILLRACE_FAULT (faulty.cpp).
+# The program with MILLRACE_FAULT (faulty.cpp).
 FAULTY = os.environ.get("MILLRACE_FAULTY", str(BUILD / "millrace_faulty"))
 DATA = pathlib.Path(os.environ.get("MILLRACE_DATA", SOURCE / ".." / "shared" / "data"))
 REFERENCE = SOURCE / "tests" / "reference"
@@ -37,8 +37,8 @@ def millrace(*arguments, stdin=b"", env=None, timeout=120, program=BIN, **kwargs
 
 @functools.lru_cache(maxsize=None)
 def gpu():
-    """What `info` says about the GPU: its entry, or none and why. A program that fails is no
-    answer: a GPU on which commands fail is still one."""
+    """The GPU in `info`: its entry, or none and why. A program that fails gives no answer: a GPU on
+    which commands fail is still one."""
     result = millrace("info", "--device", "auto", "--json")
     if result.code != 0:
         raise AssertionError(f"millrace info: exit code {result.code}: {result.err}")
@@ -47,7 +47,7 @@ def gpu():
 
 
 def need_gpu():
-    """The GPU's entry of `info`. Without one the tests skip, or fail where there is to be one."""
+    """The GPU's entry of `info`. Without one the tests skip, or fail if one is required."""
     found, why = gpu()
     if found is None and os.environ.get("MILLRACE_REQUIRE_GPU") == "1":
         raise AssertionError(f"MILLRACE_REQUIRE_GPU=1, and no GPU: {why}")
@@ -86,7 +86,7 @@ class CliTest(unittest.TestCase):
         return result
 
     def stories(self):
-        """The arguments that name stories260K; skips where the data is absent."""
+        """The arguments for stories260K; skips if the data is absent."""
         if not STORIES.exists():
             self.skipTest(f"no {STORIES}: set MILLRACE_DATA")
         return [str(STORIES), "--tokenizer", str(STORIES_TOKENIZER)]

@@ -31,7 +31,7 @@ class Eval(driver.CliTest):
         ask = ["eval", bundled, "--text", stories, "--split", "<|endoftext|>"]
         without, got = self.ok_json(*ask), self.ok_json(*ask, "--ends")
         self.assertNotIn("storybook", without)
-        self.assertEqual(got["tokens"], without["tokens"] + 3)  # an end each
+        self.assertEqual(got["tokens"], without["tokens"] + 3)  # one end each
         self.assertEqual(got["bytes"], without["bytes"])
         self.assertAlmostEqual(got["nats_per_document"] * 3, got["nll"] * got["tokens"], delta=1e-6)
         own = self.ok_json("data", "check", stories)["mean_nats_by_grammar"]
@@ -40,7 +40,7 @@ class Eval(driver.CliTest):
         self.assertAlmostEqual(book["distance"], got["nats_per_document"] - own, delta=1e-6)
         self.assertGreater(book["distance"], 0)
         self.assertIn(f"{book['distance']:.3f} +- ", self.ok(*ask, "--ends").out)
-        # A story that is cut has no end, and other texts no floor.
+        # A story that is cut off has no end, and other texts have no floor.
         cut = self.ok_json(*ask, "--ends", "--ctx", 64)
         self.assertEqual((cut["cut"], "storybook" in cut), (3, False))
         stories.write_text("Once upon a time there was a cat.")
@@ -69,7 +69,7 @@ class Eval(driver.CliTest):
                    says="--tokenizer")
 
     def test_stories260k_on_real_stories(self):
-        # Reference figures of the data's README: llama2.c's own forward pass.
+        # Reference figures from the data's README: llama2.c's own forward pass.
         got = self.ok_json("eval", *self.stories(), "--text",
                            driver.DATA / "text" / "tinystories_1000.txt", "--split",
                            "<|endoftext|>", "--limit", 50)

@@ -1,5 +1,5 @@
-// The program with faults, for tests alone: MILLRACE_FAULT=save:N kills it at the N-th point of
-// saving that it comes to; with ctrl-c:N that is where Ctrl-C comes (docs/training.md).
+// The program with fault injection, only for tests: MILLRACE_FAULT=save:N kills it at the N-th
+// point of saving; ctrl-c:N raises Ctrl-C there (docs/training.md).
 #include <charconv>
 #include <csignal>
 #include <cstdio>
@@ -20,7 +20,7 @@ void count_down() {
     if (--points_left == 0) std::raise(fault_signal);
 }
 
-// False where it is neither.
+// False if it is neither.
 bool read_fault(std::string_view text) {
     for (const auto& [kind, signal] : {std::pair<std::string_view, int>{"save:", SIGKILL},
                                        std::pair<std::string_view, int>{"ctrl-c:", SIGINT}}) {

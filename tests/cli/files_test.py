@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Files that are not what their names say: pipes, devices, links, folders."""
+"""Files that are not what their names suggest: pipes, devices, links, folders."""
 import json
 import os
 import resource
@@ -15,7 +15,7 @@ from train_test import QUIET, SHAPE, pack_stories
 
 class Files(driver.CliTest):
     def refused(self, *arguments, says, code=1, **kwargs):
-        """Within seconds, with one line."""
+        """Fails within seconds, with one line."""
         result = millrace(*arguments, timeout=20, **kwargs)
         self.assertEqual(result.code, code, f"{arguments}: {result.err}")
         self.assertIn(says, result.err)
@@ -54,7 +54,7 @@ class Files(driver.CliTest):
             result = millrace("train", "--resume", broken, "--steps", "3", timeout=20)
             self.assertEqual(result.code, 1, result.err)
             self.assertIn("is a pipe, not a regular file", result.err)
-        # A log never costs a run.
+        # A log error never ends a run.
         for make in (os.mkfifo, os.mkdir):
             broken = self.folder / f"log-{make.__name__}"
             shutil.copytree(run, broken)
@@ -64,7 +64,7 @@ class Files(driver.CliTest):
             self.assertEqual(result.code, 0, result.err)
             self.assertIn("metrics.jsonl: is not a regular file, and is left as it is", result.err)
             self.assertIn("lines of this run's steps are missing", result.err)
-        # Nor another file, be it behind a link.
+        # Nor changes another file, even through a link.
         mine = self.folder / "mine.txt"
         mine.write_text("mine\n")
         for place in (lambda log: log.symlink_to(mine), lambda log: shutil.copy(mine, log)):
@@ -79,7 +79,7 @@ class Files(driver.CliTest):
             self.pipe_at(broken / name)
             self.refused("train", *SHAPE, *QUIET, "--steps", "2", "--data", broken, "--out",
                          self.folder / "other", says="is a pipe")
-        # The report is for looking at: a run that is complete says so.
+        # The report is optional: a complete run still succeeds.
         os.remove(run / "report.html")
         (run / "report.html").mkdir()
         result = millrace("train", "--resume", run, "--steps", "4")
@@ -108,7 +108,7 @@ class Files(driver.CliTest):
         self.ok("train", *SHAPE, *QUIET, "--steps", "2", "--data", data, "--out", run)
         own = run / "checkpoints" / "step-000002" / "tokenizer.json"
         good = own.read_text()
-        # Nothing that the ids depend on.
+        # Changes that do not affect the ids.
         own.write_text(good.replace('"special": true', '"special": false') + "\n")
         result = millrace("train", "--resume", run, "--steps", "3")
         self.assertEqual(result.code, 0, result.err)
@@ -131,7 +131,7 @@ class Files(driver.CliTest):
         self.refused("tokenizer", "train", "--data", "/dev/zero", "--out", self.folder / "tok",
                      says="is a device, not a regular file")
         pipe = self.folder / "pipe"
-        self.pipe_at(pipe)  # a text may come through one
+        self.pipe_at(pipe)  # a text may come through a pipe
         with subprocess.Popen(["sh", "-c", f"echo Once > {pipe}"]) as writer:
             self.assertIn("Once", self.ok("tokenize", "--file", pipe).out)
             writer.wait()
@@ -191,7 +191,7 @@ class Files(driver.CliTest):
                 ("train", *SHAPE, *QUIET, "--steps", "1", "--data", data, "--out", run)):
             result = self.ok(*command)
             named[command[0]] = result.out + result.err
-        # A note about a file, and the line that says how to go on.
+        # A note about a file, and the line that says how to resume.
         (run / "metrics.jsonl").unlink()
         (run / "metrics.jsonl").mkdir()
         result = self.ok("train", "--resume", run, "--steps", "2")
@@ -207,7 +207,7 @@ class Files(driver.CliTest):
                 self.assertIn(end, named[command])
 
     def test_too_many_open_files(self):
-        # More files than descriptors: the model's own are not to blame.
+        # More files than descriptors: the error does not blame the model's files.
         result = millrace("info", REFERENCE / "llama2", preexec_fn=lambda: resource.setrlimit(
             resource.RLIMIT_NOFILE, (4, 4)))
         self.assertEqual(result.code, 3, result.err)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training in folders that are damaged, shared, or another user's."""
+"""Training in folders that are damaged, shared, or owned by another user."""
 import fcntl
 import os
 import pathlib
@@ -62,7 +62,7 @@ class FoldersTest(driver.CliTest):
             with open(run / "lock", "w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 self.fails(1, *command, says="another process is training here")
-        # What was refused leaves nothing: no lock, no folder.
+        # A refused run leaves nothing: no lock, no folder.
         shutil.rmtree(new)
         self.fails(1, *self.new(self.folder / "a" / "b", data=self.folder / "none"), says="none")
         self.assertFalse((self.folder / "a").exists())
@@ -99,7 +99,7 @@ class FoldersTest(driver.CliTest):
         (mine / ".hidden").write_text("")
         self.ok(*self.new(mine))
         self.fails(1, *self.new(self.folder / "data" / "data.json"), says="--out")
-        # A run that ended before its first checkpoint may begin again.
+        # A run that ended before its first checkpoint may start again.
         shutil.rmtree(mine / "checkpoints" / "step-000001")
         self.ok(*self.new(mine))
         self.fails(2, *self.new(mine), says=["--resume", str(mine)])
@@ -125,13 +125,13 @@ class FoldersTest(driver.CliTest):
         self.data.rename(old)
         half.mkdir()
         self.fails(1, *self.new(self.folder / "new"), says=[str(old), "rename"])
-        # Packing brings it back: it is there again, and is replaced only by --force.
+        # Packing moves it back; then it is replaced only with --force.
         self.fails(1, *self.pack(), says="--force")
         self.assertEqual(names(self.folder), ["data", "run"])
         self.ok("train", "--resume", self.run_, "--data", self.data)
 
     def test_what_another_process_fills_stays(self):
-        half = self.folder / f"data.partial.{dead_process()}"  # gone, as far as can be seen
+        half = self.folder / f"data.partial.{dead_process()}"  # a process that seems to be gone
         half.mkdir()
         lock = os.open(half, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -153,7 +153,7 @@ class FoldersTest(driver.CliTest):
         for other in (self.data, self.run_ / "checkpoints" / "step-000004"):
             self.fails(1, *train, "290", "--out", other, "--force", says="of its own")
         self.assertNotEqual((tok / "tokenizer.json").read_bytes(), before)
-        # Nor what would be written beside it.
+        # Nor files beside it.
         self.fails(1, *train, "290", "--out", tok / "mine.json", says="tokenizer_config.json")
         for other in (self.data, self.run_ / "checkpoints" / "step-000004"):
             self.fails(1, *train, "290", "--out", other / "mine.json", says="of its own")
@@ -181,13 +181,13 @@ class FoldersTest(driver.CliTest):
         lines = file.read_text().splitlines(keepends=True)
         result = self.ok("train", "--resume", self.run_, "--steps", "5")
         self.assertNotIn("damaged", result.err)
-        # A line in the middle: said, and the later ones stay.
+        # A damaged line in the middle: reported, and later ones stay.
         file.write_text(lines[0] + "{oops\n" + "".join(lines[2:]))
         result = self.ok("train", "--resume", self.run_, "--steps", "6")
         self.assertIn("1 damaged line was left out (line 2)", result.err)
         self.assertEqual([m.split(",")[0] for m in file.read_text().splitlines()],
                          [f'{{"step": {step}' for step in (1, 3, 4, 6)])
-        # Zeros at its end, as a power cut leaves them, alone and in the place of a line: said.
+        # Zeros at the end, as after a power cut, alone and in place of a line: reported.
         for kept, step in ((4, 6), (3, 4)):
             lines = file.read_text().splitlines(keepends=True)
             file.write_text("".join(lines[:kept]) + "\0" * 100)
@@ -210,7 +210,7 @@ class FoldersTest(driver.CliTest):
             whole = file.read_bytes()
             for damage in (b"", whole[:len(whole) // 2], None):
                 if damage is None and name == "tokenizer.json":
-                    continue  # a model may have none; the data's is the same
+                    continue  # a model may have no tokenizer; the data's is the same
                 file.unlink()
                 if damage is not None:
                     file.write_bytes(damage)
@@ -237,7 +237,7 @@ class FoldersTest(driver.CliTest):
                             ["convert", self.run_, self.folder / "out.gguf"]):
                 self.fails(1, *command, says=[str(file), f"take {old}, an older checkpoint"])
             file.write_bytes(whole)
-        # A tokenizer, also of the run's that only that is asked of.
+        # A damaged tokenizer, also for commands that only need the tokenizer.
         file = newest / "tokenizer.json"
         whole = file.read_bytes()
         file.write_bytes(whole[:len(whole) // 2])
@@ -247,7 +247,8 @@ class FoldersTest(driver.CliTest):
             self.fails(1, *command, says=[str(file), f"take {old}, an older checkpoint"])
         file.write_bytes(whole)
         self.ok(*pack, self.folder / "packed")
-        # Not one that is damaged, too, nor where a checkpoint was asked for by name.
+        # An older checkpoint is not named if it is damaged, too, or if a checkpoint was named
+        # explicitly.
         config = self.run_ / "checkpoints" / "step-000003" / "config.json"
         shutil.copytree(old, config.parent)
         config.write_text(config.read_text().replace('"hidden_size": 32', '"hidden_size": 64'))
@@ -260,7 +261,7 @@ class FoldersTest(driver.CliTest):
         self.assertNotIn("an older checkpoint", self.fails(1, *run, says=str(newest)).err)
 
     def test_a_full_disk_says_how_to_go_on(self):
-        def limit():  # a limit on the size of files stands in for the disk
+        def limit():  # a limit on file sizes simulates a full disk
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         result = millrace("train", "--resume", self.run_, "--steps", "5", preexec_fn=limit)
         self.assertEqual(result.code, 1)

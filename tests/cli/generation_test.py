@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a model's files say about generating: the tokens that end a text, and sampling."""
+"""Generation settings in a model's files: end tokens, and sampling."""
 import json
 import shutil
 
@@ -43,7 +43,7 @@ class Generation(driver.CliTest):
         wild = ["--temp", 1.5, "--top-k", 3, "--top-p", 0.9, "--min-p", 0.01]
         self.advise(temperature=1.5, top_k=3, top_p=0.9, min_p=0.01)
         self.assertEqual(self.ids(), self.ids(*wild))
-        # What is given counts.
+        # Given options take precedence.
         self.assertEqual(self.ids("--temp", 0), greedy)
         self.assertEqual(self.ids("--top-k", 1), greedy)
         said = self.ok_json("info", self.model)["model"]["generation"]

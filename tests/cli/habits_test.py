@@ -1,4 +1,4 @@
-"""What people bring along from other programs: pipes as prompts, other names of options, quiet JSON,
+"""Habits from other programs: pipes as prompts, other names of options, quiet JSON,
 log-probabilities."""
 import json
 import math
@@ -19,7 +19,7 @@ class Prompts(driver.CliTest):
         self.want = self.ok_json("run", MODEL, "-p", "Once upon", *GREEDY)
 
     def prompt_of(self, **kwargs):
-        """The prompt that a run without -p had."""
+        """The prompt of a run without -p."""
         done = subprocess.run([driver.BIN, "run", str(MODEL), *map(str, GREEDY), "--json"],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60, **kwargs)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -29,7 +29,7 @@ class Prompts(driver.CliTest):
         for command in ("run", "profile"):
             got = self.ok_json(command, MODEL, *GREEDY, stdin=b"Once upon\n")
             self.assertEqual((got["prompt"], got["ids"]), ("Once upon", self.want["ids"]))
-        # Where -p or a file is given, it is not looked at.
+        # If -p or a file is given, standard input is not read.
         self.assertEqual(self.ok_json("run", MODEL, "-p", "Once upon", *GREEDY,
                                       stdin=b"Something")["ids"], self.want["ids"])
         path = self.folder / "prompt.txt"
@@ -44,7 +44,7 @@ class Prompts(driver.CliTest):
             for option in ((), ("-p", "-")):
                 got = self.ok_json("run", MODEL, *option, *GREEDY, stdin=text)
                 self.assertEqual(got["prompt"], prompt)
-        # What is named on the command line is taken as it is.
+        # A prompt on the command line is taken literally.
         self.assertEqual(self.ok_json("run", MODEL, "-p", "a\n", *GREEDY)["prompt"], "a\n")
 
     def test_no_input_is_no_prompt(self):
@@ -119,12 +119,12 @@ class Names(driver.CliTest):
         self.assertEqual(self.ok_json("info", "-m", MODEL, "-c", 50)["memory_plan"]["ctx"], 50)
         self.assertEqual(self.ok_json("tokenize", "-m", MODEL, "--text", "a")["vocab"],
                          self.ok_json("tokenize", MODEL, "--text", "a")["vocab"])
-        self.fails(2, "run", MODEL, "-m", MODEL, "-p", "x")  # one of the two
+        self.fails(2, "run", MODEL, "-m", MODEL, "-p", "x")  # only one of the two
         bench = ("bench", "decode", MODEL, "--prompt", 4, "--reps", 1, "--warmup", 0)
         self.assertEqual(self.ok_json(*bench, "--max-tokens", 5)["steps"], 5)
 
     def test_a_name_that_is_empty(self):
-        """"$MODEL" without the variable: another model in its place would be a surprise."""
+        """"$MODEL" with the variable unset must not select another model."""
         for command in ("run", "chat", "info", "tokenize", "profile"):
             for model in (("",), ("-m", ""), ("--model", "")):
                 self.fails(2, command, *model, says=("is empty", f"'millrace {command} --help'"))
@@ -179,7 +179,7 @@ class Json(driver.CliTest):
             self.assertLessEqual(sum(map(math.exp, tops)), 1 + 1e-9)
             self.assertLessEqual(token["logprob"], tops[0])
         self.assertEqual("".join(token["token"] for token in got["logprobs"]), got["text"])
-        # Those of the model, whatever the temperature makes of them.
+        # The model's own, regardless of the temperature.
         cold = self.ok_json("run", "-p", "Once", *GREEDY, "--logprobs", 1)
         for token in cold["logprobs"]:
             self.assertEqual(token["top"][0]["id"], token["id"])
@@ -194,14 +194,14 @@ class Json(driver.CliTest):
             self.assertEqual([json.loads(line)["logprobs"] for line in lines], [[]] * count)
 
     def test_logprobs_have_the_bytes_of_tokens(self):
-        # At a high temperature, an untrained model draws parts of characters, too.
+        # At a high temperature, an untrained model also draws parts of characters.
         got = self.ok_json("run", MODEL, "-p", "Once", "-n", 200, "--ignore-eos", "--seed", 1, "--temp",
                            50, "--top-k", 0, "--top-p", 1, "--logprobs", 2)
         entries = got["logprobs"] + [other for token in got["logprobs"] for other in token["top"]]
         for entry in entries:
             self.assertEqual(bytes(entry["bytes"]).decode("utf-8", "replace"), entry["token"])
         parts = {tuple(entry["bytes"]) for entry in entries if entry["token"] == "\ufffd"}
-        self.assertGreater(len(parts), 1)  # which "token" does not tell apart
+        self.assertGreater(len(parts), 1)  # "token" does not distinguish them
         made = [byte for token in got["logprobs"] if token["token"] != "<unk>" for byte in token["bytes"]]
         self.assertEqual([byte for byte in made if byte < 128],
                          [ord(c) for c in got["text"] if ord(c) < 128])

@@ -1,4 +1,4 @@
-"""What the program says of itself: help, suggestions, completions, the man page, the version."""
+"""The program's own texts: help, suggestions, completions, the man page, the version."""
 import re
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ import driver
 
 
 def commands_of(text):
-    """The commands that a help lists."""
+    """The commands listed in a help text."""
     if "\nCommands:\n" not in text:
         return []
     lines = text.split("\nCommands:\n")[1].split("\n\n")[0].splitlines()
@@ -16,7 +16,7 @@ def commands_of(text):
 
 class Help(driver.CliTest):
     def every(self, path=()):
-        """Every command's path, the program's own first."""
+        """The path of every command, the program itself first."""
         found = [path]
         for name in commands_of(self.ok(*path, "--help").out):
             found += self.every((*path, name))
@@ -67,12 +67,12 @@ class Help(driver.CliTest):
             name = wrong.split("=")[0]
             self.fails(2, "run", wrong, "1",
                        says=f"{name}: there is no such option; did you mean {near}?\n")
-        # Of the options of this command alone, and none where none is near. What is missing is said
-        # where nothing is misspelt.
+        # Only options of this command are suggested, and none if none is near. A missing argument
+        # is reported only if nothing is misspelt.
         self.fails(2, "info", "--promt", "x", says=("no such option", "'millrace info --help'"))
         self.fails(2, "eval", "--txt", "x", says="--txt: there is no such option; did you mean --text?")
         self.fails(2, "eval", "--zyxwvu", says=("--zyxwvu: there is no such option; 'millrace eval"))
-        # A single letter is near to every short name, and says nothing.
+        # A single letter is near every short name, so it gives no suggestion.
         for wrong in ("-m", "--m", "-x"):
             self.fails(2, "train", wrong, "llama",
                        says=f"{wrong}: there is no such option; 'millrace train --help'")
@@ -109,7 +109,7 @@ class Help(driver.CliTest):
             self.fails(2, *arguments, says=problem)
 
     def test_numbers_are_decimal(self):
-        # A leading zero is no octal number, a plus no mistake.
+        # A leading zero is not octal, and a plus is accepted.
         made = self.ok_json("run", driver.REFERENCE / "llama2", "-p", "a", "-n", "+010",
                             "--ignore-eos", "--seed", "007")
         self.assertEqual((len(made["ids"]), made["seed"]), (10, 7))
@@ -129,7 +129,7 @@ class Help(driver.CliTest):
             self.assertIn(f"\n.SS {name}\n", page)
         self.assertIn("\\fB\\-n\\fR, \\fB\\-\\-tokens\\fR, \\fB\\-\\-max\\-tokens\\fR \\fIN\\fR\n", page)
         self.assertNotIn("man", commands_of(self.ok("--help").out))
-        # Lines begin with a dot for requests alone.
+        # Only requests begin with a dot.
         for line in page.splitlines():
             if line.startswith("."):
                 self.assertRegex(line, r'^\.(\\"|TH |SH |SS |TP$|PP$|nf$|fi$)')
@@ -179,7 +179,7 @@ class Completion(driver.CliTest):
             self.assertLessEqual(some, got, words)
             self.assertFalse(none & got, words)
             self.assertIn("complete -o default -F _millrace millrace", got)
-        # --device=c, which bash takes apart.
+        # --device=c, which bash splits.
         got = self.run_shell("bash", "--norc", "-c", (
             f"source {script}; COMP_WORDS=(millrace run --device = c); COMP_CWORD=4; _millrace; "
             "echo ${COMPREPLY[@]}"))
@@ -207,7 +207,7 @@ class Completion(driver.CliTest):
     def test_zsh(self):
         script = self.script("zsh")
         for words, some, none in self.CASES:
-            # What its completion system would be given.
+            # The words for zsh's completion system.
             quoted = " ".join(f"'{word}'" for word in ("millrace", *words))
             got = {line.split(":")[0] for line in self.run_shell(
                 "zsh", "-f", "-c",
@@ -216,7 +216,7 @@ class Completion(driver.CliTest):
                 f"source {script}; words=({quoted}); CURRENT={len(words) + 1}; "
                 f"PREFIX='{words[-1]}'; _millrace")}
             self.assertLessEqual(some, got, words)
-            # It leaves it to zsh to take those that begin with PREFIX.
+            # zsh itself selects those that begin with PREFIX.
             begins = {word for word in got if word.startswith(words[-1])}
             self.assertFalse(none & begins, words)
 

@@ -1,7 +1,7 @@
-"""Requests that mean harm, or that a broken client sends. Request i of a seed is always the same.
+"""Hostile requests, and requests of broken clients. Request i of a seed is always the same.
 
-The fields and their ranges come from the tables of docs/server.md, which are made of those that the
-server checks by, so a field that is added is attacked as well."""
+The fields and their ranges come from the tables of docs/server.md, which are generated from the
+server's own, so a new field is attacked as well."""
 import json
 import random
 import re
@@ -10,7 +10,7 @@ import driver
 
 STORY = "Once upon a time"
 CHAT = [{"role": "user", "content": "Hello"}]
-# A good body for each route, with little to do; a field is put over it.
+# A good body for each route, with little work; a field is added to it.
 BASES = {
     "/v1/chat/completions": {"messages": CHAT, "max_tokens": 2},
     "/v1/completions": {"prompt": STORY, "max_tokens": 2},
@@ -22,7 +22,7 @@ BASES = {
     "/apply-template": {"messages": CHAT},
 }
 MIB = 1 << 20
-# What no field of these types may be.
+# Values of the wrong type for each type.
 OTHER = {
     "boolean": (0, 1, "true", [], {}, 0.5),
     "whole number": (0.5, "1", True, [], {}, [1], 1e300),
@@ -53,12 +53,12 @@ def tables():
 
 
 class Request:
-    """Bytes to send and what may come back."""
+    """Bytes to send, and the acceptable answers."""
 
     def __init__(self, name, data, statuses=None, param=None, how="read", answers=1):
         self.name, self.data, self.statuses, self.param = name, data, statuses, param
-        # read: all of the answer; leave: after a few bytes of it; half: ends its side, then reads;
-        # drop: goes at once; slow: in pieces.
+        # read: all of the answer; leave: after a few bytes of it; half: closes its side, then
+        # reads; drop: disconnects at once; slow: in pieces.
         self.how, self.answers = how, answers
 
 
@@ -80,12 +80,12 @@ def deep(value, depth, wrap):
 
 
 def schemas():
-    """JSON schemas without an end, of too many states, or of no sense."""
+    """JSON schemas that are infinite, too large, or nonsense."""
     wide = {f"p{i}": {"type": "string", "maxLength": 5} for i in range(300)}
     chain = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(900)}
     last = {"40": {"type": "null"}}
     pairs = {str(i): {"type": "array", "prefixItems": [{"$ref": f"#/$defs/{i + 1}"}] * 2}
-             for i in range(40)}  # every level doubles what is below it
+             for i in range(40)}  # every level doubles the one below it
     choices = {str(i): {"anyOf": [{"$ref": f"#/$defs/{i + 1}"}] * 3} for i in range(40)}
     first = {"$ref": "#/$defs/0"}
     out = [
@@ -156,13 +156,13 @@ class Hostile:
         else:
             body[name], wrong = self.edge(kind, least, most)
         statuses = {400} if wrong else {200, 400, 404, 429}
-        named = wrong and not str(body[name]).startswith("@")  # else it is no JSON, and no field
-        data = re.sub(rb'"@(\S+?)@"', rb"\1", json.dumps(body).encode())  # numbers that json has not
+        named = wrong and not str(body[name]).startswith("@")  # else not JSON, and no field
+        data = re.sub(rb'"@(\S+?)@"', rb"\1", json.dumps(body).encode())  # not in json
         return Request(f"{path} {name}={str(body[name])[:60]}", self.http(path, data), statuses,
                        name if named else None)
 
     def edge(self, kind, least, most):
-        """A value at an edge of its range, and whether it is beyond it."""
+        """A value at the edge of its range, and whether it is outside."""
         if kind in ("whole number", "number"):
             step = 1 if kind == "whole number" else 0.001
             inside = [least, most, (least + most) / 2]
@@ -261,7 +261,7 @@ class Hostile:
     # ---- HTTP ------------------------------------------------------------------------------------
 
     def framing(self):
-        """Where a request ends: none of these may be seen as two."""
+        """Ambiguous ends of a request: none of these may be read as two requests."""
         body = json.dumps(BASES["/v1/completions"]).encode()
         inner = self.http("/health", method="GET")
         size = b"%x" % len(body)
@@ -305,7 +305,7 @@ class Hostile:
             ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 300, {400}),
             ("HTTP/2", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400, 505}),
             ("HTTP/0.9", b"GET /\r\n\r\n", {400}), ("version", b"GET / HTTP/9.9\r\n\r\n", {400, 505}))
-        # Our side ends, so that a server which waits for more is told that none comes.
+        # We close our side, so that a server that waits for more learns that none comes.
         return Request(f"framing {name}", data, statuses, how="half")
 
     def path(self):
@@ -316,7 +316,7 @@ class Hostile:
                            "get", "FOO", "A" * 500)
         data = (f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.key}\r\n"
                 "Content-Length: 0\r\n\r\n")
-        # CONNECT and HEAD have answers whose end is the connection's or the head's.
+        # Answers to CONNECT and HEAD end with the connection or the head.
         return Request(f"{method[:9]} {path[:30]}", data.encode("latin-1"), None, how="half")
 
     def headers(self):

@@ -1,6 +1,6 @@
-"""Thousands of hostile requests at one server under AddressSanitizer: none ends it, keeps another
-client waiting, or leaves a slot or a page held. MILLRACE_HOSTILE has how many; request i of the seed
-is made again by MILLRACE_HOSTILE_ONLY=i."""
+"""Thousands of hostile requests to one server under AddressSanitizer: none may end it, delay
+another client, or leak a slot or a page. MILLRACE_HOSTILE sets how many; MILLRACE_HOSTILE_ONLY=i
+repeats request i of the seed."""
 import concurrent.futures
 import http.client
 import json
@@ -17,14 +17,14 @@ from hostile_requests import STORY, Hostile, http as request_bytes
 from serving import Server
 
 SEED = 22
-# For a whole answer, which may have all tokens of the context, on a machine that does other things.
+# Seconds for a whole answer, which may have all tokens of the context, on a busy machine.
 PATIENCE = 120
 COUNT = int(os.environ.get("MILLRACE_HOSTILE", 5000))
 ONLY = os.environ.get("MILLRACE_HOSTILE_ONLY")
 PROGRAM = os.environ.get("MILLRACE_ASAN", str(driver.BUILD / "millrace_asan"))
 THREADS = 6
-SLOW = 40  # clients that send a byte now and then, all the time
-# Of an answer to another client, in seconds: two cores, instrumented code, other tests beside it.
+SLOW = 40  # clients that send a byte from time to time
+# Seconds for an answer to another client: two cores, instrumented code, other tests running.
 BOUND = float(os.environ.get("MILLRACE_HOSTILE_BOUND", 10))
 ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0:max_allocation_size_mb=2048:abort_on_error=0",
                "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1"}
@@ -32,7 +32,7 @@ KEYS = ("hostile-client", "another-client")
 
 
 def parse_answers(data, headless):
-    """[(status, body)] of the whole answers at the beginning of `data`; those of 1xx are left out."""
+    """[(status, body)] of the complete answers at the beginning of `data`, without those of 1xx."""
     out = []
     while (end := data.find(b"\r\n\r\n")) >= 0:
         lines = data[:end].split(b"\r\n")
@@ -80,7 +80,7 @@ class Attack:
                 answers, closed = self.play(wire, request)
         except TimeoutError:
             if request.name.startswith("large /v1/embeddings"):
-                return  # thousands of texts are minutes of work: this client has left
+                return  # thousands of texts are minutes of work: this client disconnects
             return self.fault(index, request, f"no answer in {PATIENCE} s")
         except (ConnectionError, BrokenPipeError):
             answers, closed = None, True
@@ -92,7 +92,7 @@ class Attack:
             self.judge(index, request, answers, closed)
 
     def play(self, wire, request):
-        """What came back: [(status, body)], and whether the server closed."""
+        """Returns [(status, body)], and whether the server closed."""
         data = request.data
         if request.how == "slow":
             for at in range(0, len(data), 40):
@@ -126,7 +126,7 @@ class Attack:
         return parse_answers(came, headless), closed
 
     def judge(self, index, request, answers, closed):
-        if request.statuses is None:  # anything but a fault of the server's own
+        if request.statuses is None:  # anything but a server error
             answers = answers or []
         elif answers is None or len(answers) != request.answers:
             return self.fault(index, request, f"answers {answers}, closed {closed}")
@@ -146,7 +146,7 @@ class Attack:
 
 
 class Probe(threading.Thread):
-    """Another client, which wants its answers all the time."""
+    """Another client, which always expects answers."""
 
     def __init__(self, server):
         super().__init__(daemon=True)

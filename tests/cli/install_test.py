@@ -1,4 +1,4 @@
-"""An install tree, used as another project uses it: find_package, ten lines, run."""
+"""An install tree used by another project: find_package, ten lines, run."""
 import os
 import pathlib
 import subprocess
@@ -18,7 +18,7 @@ class Install(driver.CliTest):
     def test_the_installed_package(self):
         prefix = self.folder / "prefix"
         self.command(CMAKE, "--install", driver.BUILD, "--prefix", prefix)
-        # Not the one with faults, which is for tests.
+        # Without the fault-injection program, which is only for tests.
         self.assertEqual([path.name for path in (prefix / "bin").iterdir()], ["millrace"])
         self.assertTrue((prefix / "include" / "millrace" / "millrace.h").exists())
         self.assertTrue(list(prefix.glob("lib*/**/libmillrace.a")))

@@ -1,4 +1,4 @@
-"""millrace bench ladder: what of it needs no GPU, and what it says about the rest."""
+"""millrace bench ladder: the rungs that need no GPU, and its messages about the others."""
 import driver
 
 MODEL = driver.REFERENCE / "llama2"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Every command with too little memory: it works, or says so and exits with 3. No signal."""
+"""Every command with too little memory: it works, or reports it and exits with 3. Never a
+signal."""
 import concurrent.futures
 import json
 import math
@@ -15,9 +16,9 @@ from driver import REFERENCE, SOURCE, millrace
 from train_test import QUIET, SHAPE, pack_stories
 
 MIB = 1 << 20
-# Above what the program and its libraries take; with the last, all works.
+# MiB above what the program and its libraries take; with the last, everything works.
 LIMITS = [*range(2, 46, 7), *range(46, 100, 12), 160, 620]
-# The same range in other steps, for what reads the large vocabulary.
+# The same range in other steps, for commands that read the large vocabulary.
 FINE = [*range(4, 90, 4), 130, 180, 400]
 
 
@@ -28,7 +29,7 @@ def run_within(mib, *words, **kwargs):
 
 
 def least():
-    """The smallest limit with which the program starts at all."""
+    """The smallest limit with which the program starts."""
     low, high = 1, 2048
     while low < high:
         middle = (low + high) // 2
@@ -41,7 +42,7 @@ def least():
 
 
 def large_tokenizer(folder):
-    """A tokenizer.json of 60,000 tokens, 6 MB: what is read while memory ends."""
+    """A tokenizer.json of 60,000 tokens, 6 MB: read while memory runs out."""
     vocab = json.loads((REFERENCE / "gpt2" / "tokenizer.json").read_text())
     ids = vocab["model"]["vocab"]
     while len(ids) < 60000:
@@ -91,7 +92,7 @@ class Memory(driver.CliTest):
         return run_within(self.least + mib, *words, stdin=b"Hello\n/quit\n")
 
     def sweep(self, limits, *command, last=0):
-        """`last`: what the command ends with where there is memory."""
+        """`last`: the command's exit code with enough memory."""
         seen = {}
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             runs = {mib: pool.submit(self.one, mib, command) for mib in limits}
@@ -116,7 +117,7 @@ class Memory(driver.CliTest):
 
     def test_large_vocabulary(self):
         self.sweep(FINE, "tokenize", "--tokenizer", self.large, "--text", "made", "--ids")
-        # What writes one: a tree of JSON, whose destructor allocates.
+        # Writing one: a tree of JSON, whose destructor allocates.
         large_model(self.folder / "large")
         gguf = self.folder / "large.gguf"
         self.ok("convert", self.folder / "large", gguf)

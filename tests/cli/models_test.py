@@ -1,4 +1,4 @@
-"""Model files of every kind, good and bad, as every command meets them."""
+"""Model files of every kind, good and bad, with every command."""
 import json
 import shutil
 import struct
@@ -118,7 +118,7 @@ class Models(driver.CliTest):
             with self.subTest(path=str(path)):
                 self.fails(1, "run", path, "-p", "x", says=str(path))
                 self.fails(1, "info", path)
-        # Nothing about a command changes what a bad file is.
+        # A bad file gives the same error in every command.
         bad = self.folder / "half.gguf"
         self.fails(1, "chat", bad, stdin=b"hello\n")
         self.fails(1, "eval", bad, "--text", "-", stdin=b"hello")
@@ -151,7 +151,7 @@ class Models(driver.CliTest):
         self.fails(1, "info", says=said, env={"MILLRACE_MODEL": "storyteler"})
         self.fails(1, "run", MODEL, "--tokenizer", "storyteler",
                    says=["--tokenizer = storyteler: ", said[1]])
-        # What is a path, or of another kind, is told of as such.
+        # A path, or another kind of name, is reported as such.
         self.fails(1, "info", "./storyteler", says=["./storyteler: cannot be opened", "check the path"])
         self.assertNotIn("bundled", self.fails(2, "info", "random:storyteler").err)
 
@@ -186,7 +186,7 @@ class Models(driver.CliTest):
         shutil.copytree(MODEL, place)
         self.assertEqual(self.ok_json("info", "storyteller", cwd=self.folder)["model"]["family"],
                          "llama")
-        # Of a path without such a name nothing is added.
+        # Nothing is added for a path without such a name.
         self.assertNotIn("bundled", self.fails(1, "info", "./missing", cwd=self.folder).err)
 
 

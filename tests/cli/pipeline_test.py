@@ -1,5 +1,5 @@
-"""Training in stages: mpirun starts a rank for each, and the same bits come out as on one rank. Skips where the
-build or the machine has no MPI."""
+"""Training in stages: mpirun starts a rank for each, and the bits equal those of one rank. Skips if
+the build or the machine has no MPI."""
 import os
 import shutil
 import signal
@@ -13,7 +13,7 @@ from comm_test import MODULE, mpirun
 from ranks_test import some
 from train_test import bits, checkpoints, metrics
 
-# Gradients that are clipped, a validation whose last batch is short, as many layers as stages.
+# Clipped gradients, a validation whose last batch is short, as many layers as stages.
 SMALL = {"layers": 4, "batch": 8, "steps": 2}
 
 
@@ -61,7 +61,7 @@ class Pipeline(driver.CliTest):
         self.assertIn("--micro-batches = 8: 2 replicas of the model make 16 grains of it, and there are 8", done.stderr)
 
     def test_stages_and_bubble_are_told(self):
-        # Three stages, and samples that no rank can make.
+        # Three stages, and samples, which no rank can make.
         done = mpirun(3, "train", *some(**SMALL, sample_tokens=4), "--pipeline", 3, "--data",
                       self.data, "--out", self.folder / "run")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -103,7 +103,7 @@ class Pipeline(driver.CliTest):
         self.assertLess(time.monotonic() - begin, 15)
         self.assertNotEqual(job.returncode, 0)
         step = max(int(name.split("-")[1]) for name in checkpoints(run) if name.startswith("step-"))
-        self.assertEqual(step % 20, 0)  # none was saved in haste
+        self.assertEqual(step % 20, 0)  # no extra checkpoint
         got = self.resume(2, run, "--pipeline", 2, "--steps", step + 1, "--save-every", 0)
         self.assertEqual(got["step"], step + 1)
 

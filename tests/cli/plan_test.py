@@ -1,4 +1,4 @@
-"""millrace plan: what it prints and refuses, and runs that others published."""
+"""millrace plan: its output and errors, and published runs."""
 import importlib.util
 import json
 import pathlib
@@ -10,7 +10,7 @@ CLUSTER = ("random:llama-3-70b", "--gpus", 1024, "--node", 8, "--link-node", "90
 
 
 def published():
-    """bench/plan/published.py, whose table docs/parallel.md has."""
+    """bench/plan/published.py, whose table is in docs/parallel.md."""
     path = pathlib.Path(__file__).parents[2] / "bench" / "plan" / "published.py"
     spec = importlib.util.spec_from_file_location("published", path)
     module = importlib.util.module_from_spec(spec)
@@ -22,7 +22,7 @@ class Plan(driver.CliTest):
     def test_the_parts_add_up(self):
         got = self.ok_json("plan", *CLUSTER, "--tokens", "15e12", "--layouts", 3)
         self.assertEqual((got["gpus"], got["node"], got["device"]), (1024, 8, "h100"))
-        # NVLink's rate is of both directions, the network's of one.
+        # NVLink's rate is for both directions, the network's for one.
         self.assertEqual((got["link_node_bytes_s"], got["link_net_bytes_s"]), (450e9, 50e9))
         self.assertEqual(len(got["layouts"]), 3)
         for layout in got["layouts"]:
@@ -51,7 +51,7 @@ class Plan(driver.CliTest):
         for part in ("70.55 B parameters", "activations", "backward", "tok/s", "MFU", "bound by",
                      "GPU-hours", "error", "links by 30%", "not measured yet"):
             self.assertIn(part, text)
-        # What train cannot do is said; on one GPU there is nothing to say.
+        # Features that train lacks are reported; on one GPU there are none.
         asked = self.ok("plan", "random:llama-3-8b", "--gpus", 16, "--tensor", 8).out
         self.assertIn("neither --tensor nor --interleave", asked)
         both = self.ok("plan", "random:gpt2", "--gpus", 8, "--pipeline", 2, "--zero", 2).out
@@ -67,14 +67,15 @@ class Plan(driver.CliTest):
         self.assertAlmostEqual(got["bubble_share"], 3 / 11)
 
     def test_published_runs_are_inside_of_the_band(self):
-        """But for torchtitan's: eager PyTorch, at 500 W and 2.4 TB/s; its scaling is."""
+        """Except for torchtitan's absolute figures: eager PyTorch, at 500 W and 2.4 TB/s; its
+        scaling is tested."""
         seen = 0
         for program, name, figure, _, band, _, paced, _ in published().predictions(driver.BIN):
             seen += 1
             with self.subTest(program=program, run=name):
                 if program != "torchtitan":
                     self.assertTrue(band[0] <= figure <= band[1], (band, figure))
-                # What a plan says of itself after one measurement: 10%.
+                # The plan's own uncertainty after one measurement: 10%.
                 self.assertLess(abs(paced / figure - 1), 0.10, (paced, figure))
         self.assertEqual(seen, 13)
 
@@ -90,7 +91,7 @@ class Plan(driver.CliTest):
         self.assertAlmostEqual(got["layouts"][0]["step_seconds"], 0.109, 6)
         plain = self.ok_json(*same, "--device", "h200")
         self.assertLess(got["compute_uncertainty"], plain["compute_uncertainty"])
-        # What was measured is a GPU's pace: links are as uncertain as before.
+        # Only the GPU's pace was measured: links are as uncertain as before.
         self.assertEqual(got["link_uncertainty"], plain["link_uncertainty"])
         self.fails(1, *same, "--measured", file, "--device", "a100", says=["H200", "a100"])
         for key, value in (("bench", "decode"), ("type", "f32"), ("device", "Neoverse-N1"),

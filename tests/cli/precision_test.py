@@ -1,4 +1,5 @@
-"""millrace bench precision: rows against `millrace train`, the sums against exact ones, and refusals."""
+"""millrace bench precision: rows compared with `millrace train`, sums with exact ones, and
+errors."""
 import json
 import math
 import struct
@@ -36,26 +37,26 @@ class Precision(driver.CliTest):
         for way in got["ways"]:
             self.assertEqual([len(way[key]) for key in ("seconds", "losses", "grad_norms")], [8] * 3)
             self.assertEqual(sum(way["memory"][part] for part in PARTS), way["memory"]["total"])
-            self.assertEqual(way["memory"], base["memory"])  # masters lie in f32 on the CPU
+            self.assertEqual(way["memory"], base["memory"])  # on the CPU masters are f32
             self.assertEqual(way["difference"], way["loss"] - base["loss"])
             self.assertEqual(way["grad_norm"], way["grad_norms"][-1])
-            # Of a new model: as if all ids were alike. bf16 leaves 8 bits of a weight.
+            # A new model: all ids about equally likely. bf16 keeps 8 bits of a weight.
             self.assertAlmostEqual(way["losses"][0], math.log(288), delta=0.2)
             self.assertAlmostEqual(way["loss"], base["loss"], delta=0.01)
             self.assertGreater(way["moved"], 0.5)
         self.assertEqual(base["moved"], 1)
         self.assertNotEqual(got["ways"][1]["losses"], got["ways"][2]["losses"])
-        # The optimizer has two numbers for each of the gradients.
+        # The optimizer has two numbers per gradient.
         self.assertEqual(base["memory"]["optimizer"], 2 * base["memory"]["gradients"])
 
-        def result(study):  # what is not of the clock
+        def result(study):  # everything but times
             return [[way[key] for key in ("losses", "grad_norms", "loss", "moved")]
                     for way in study["ways"]]
         self.assertEqual(result(self.ask("--threads", 1)), result(got))
         self.assertNotEqual(result(self.ask("--seed", 2)), result(got))
 
     def test_small_steps_are_lost_to_nearest(self):
-        """A rate so small that half of a weight's last bit in bf16 is more than most steps."""
+        """A rate so small that most steps are less than half of a weight's last bit in bf16."""
         ways = {way["way"]: way for way in self.ask("--lr", 1e-5, steps=60)["ways"]}
         self.assertLess(ways["f32-nearest"]["moved"], 0.5)
         self.assertGreater(ways["f32-stochastic"]["moved"], 2 * ways["f32-nearest"]["moved"])
@@ -122,7 +123,7 @@ class Precision(driver.CliTest):
             self.assertIn(part, done)
         short = self.ok("bench", "precision", GPT2, *SMALL, "--cpu-steps", 3, "--device", "cpu").out
         self.assertIn("loss@3", short)
-        self.assertNotIn("loss@8", short)  # there is no row of so many
+        self.assertNotIn("loss@8", short)  # there are fewer rows
         alone = self.ok("bench", "precision", GPT2, *SMALL, "--device", "auto",
                         env={"CUDA_VISIBLE_DEVICES": ""}).out
         self.assertEqual(alone.count("absent: it needs a GPU: "), 2)

@@ -58,7 +58,7 @@ class Profile(driver.CliTest):
         self.assertEqual(plain["ids"], watched["ids"])
         self.assertEqual(plain["ids"], profiled["ids"])
         self.assertNotIn("roofline", plain)
-        # The account by stage is the account by op.
+        # The sum over stages equals the sum over ops.
         for phase in ("prefill", "decode"):
             ops = watched["ledger"][phase]
             sums = watched["roofline"][phase]["all"]

@@ -1,5 +1,5 @@
-"""Training by several ranks: mpirun starts them, and the same bits come out on any number of them. Skips
-where the build or the machine has no MPI."""
+"""Training by several ranks: mpirun starts them, and the bits are equal on any number of ranks.
+Skips if the build or the machine has no MPI."""
 import json
 import os
 import pathlib
@@ -18,7 +18,7 @@ from train_test import bits, checkpoints, metrics, pack_stories, shape
 
 
 def some(**other):
-    """Options of a run: gradients that are clipped, a validation whose last batch is short."""
+    """Options of a run: clipped gradients, a validation whose last batch is short."""
     options = {"layers": 2, "batch": 8, "steps": 4, "eval-every": 2, "eval-batches": 0, "sample-tokens": 0,
                "save-every": 0, "clip": 0.25, "lr": 0.01, "device": "cpu", "threads": 1}
     return shape(**{**options, **{name.replace("_", "-"): value for name, value in other.items()}})
@@ -72,7 +72,8 @@ class Ranks(driver.CliTest):
         return json.loads(done.stdout)
 
     def kill_in_save(self, run, point):
-        """Two ranks go on from step 2, and the first is killed while it saves step 4. Then they end at 6."""
+        """Two ranks resume from step 2, and the first is killed while it saves step 4. Then they
+        end at 6."""
         again = [driver.FAULTY, "train", "--resume", str(run), "--steps", "6"]
         done = subprocess.run(
             ["mpirun", "-n", "1", "env", f"MILLRACE_FAULT=save:{point}", *again, ":", "-n", "1", *again],
@@ -109,7 +110,7 @@ class Ranks(driver.CliTest):
             self.assertEqual(runs[2], runs[1], name)
             self.assertEqual(runs[4], runs[1], name)
             self.assertLess(memory[4], memory[2])
-        # With other ranks and other shares it goes on as it was.
+        # With another number of ranks and shares it continues unchanged.
         run, whole = self.folder / "parts", self.folder / "whole"
         same = {"grains": 4, "schedule": "constant", "warmup": 0}
         self.train(1, whole, steps=6, **same)
@@ -160,7 +161,8 @@ class Ranks(driver.CliTest):
         self.assertIn("4 ranks do not divide it", done.stderr)
 
     def differing(self, first, second, program=driver.BIN):
-        """Two ranks with other words each, and a program of its own for the second: what they say."""
+        """Two ranks with different arguments each, and another program for the second: their
+        messages."""
         def words(of):
             return [driver.BIN if of is first else program, *map(str, of)]
         done = subprocess.run(["mpirun", "-n", "1", *words(first), ":", "-n", "1", *words(second)],
@@ -182,7 +184,7 @@ class Ranks(driver.CliTest):
                 other / "data")
         said = self.differing((*words, self.data), (*words, other / "data"))
         self.assertIn("rank 1 of 2: data hash = ", said)
-        # Another version: a copy of the program that says so.
+        # Another version: a copy of the program with another version string.
         compiler = self.ok("--version").out.splitlines()[0].split(", ")[-2].encode()
         image = pathlib.Path(driver.BIN).read_bytes()
         self.assertIn(compiler, image)
@@ -219,7 +221,7 @@ class Ranks(driver.CliTest):
             self.assertLess(time.monotonic() - begin, 15)
             self.assertNotEqual(job.returncode, 0)
             steps = [int(name.split("-")[1]) for name in checkpoints(run) if name.startswith("step-")]
-            self.assertEqual([step % 20 for step in steps], [0] * len(steps))  # none was saved in haste
+            self.assertEqual([step % 20 for step in steps], [0] * len(steps))  # no extra checkpoint
             got = self.resume(2, run, "--steps", max(steps) + 3, "--save-every", 0)
             self.assertEqual(got["step"], max(steps) + 3)
 
@@ -239,7 +241,7 @@ class Ranks(driver.CliTest):
         got = self.train(2, run, sample_tokens=4, sample_every=2, save_every=2, threads=2)
         self.assertEqual(bits(run, 4), bits(plain, 4))
         report = (run / "report.html").read_text()
-        self.assertIn("CPU, 2 threads", report)  # the first rank's, which has samples and the device
+        self.assertIn("CPU, 2 threads", report)  # of the first rank, which samples
         self.assertIn("<h2>Samples</h2>", report)
         self.assertEqual(got["checkpoint"], str(run / "checkpoints" / "step-000004"))
 
@@ -277,7 +279,7 @@ class Ranks(driver.CliTest):
 
     def test_a_signal_to_mpirun_saves_and_ends_all(self):
         run = self.folder / "run"
-        # mpirun kills ranks so many seconds after it has told them to end.
+        # mpirun kills ranks this many seconds after it has told them to end.
         job, _ = self.start(run, OMPI_MCA_odls_base_sigkill_timeout="3")
         job.send_signal(signal.SIGTERM)
         _, err = job.communicate(timeout=60)

@@ -92,7 +92,7 @@ class Run(driver.CliTest):
                    says=["prompt", "64", "--ctx", "tokens"])
 
     def test_too_large_a_context_is_refused_before_the_weights_are_made(self):
-        """random:stories-110m:f32 has 0.5 GB of weights; the refusal takes next to nothing."""
+        """random:stories-110m:f32 has 0.5 GB of weights; the error must need next to none."""
         for model, says in (("random:stories-110m:f32", "KV cache"), ("random:gpt2:f32", "--ctx")):
             with subprocess.Popen([driver.BIN, "run", model, "-p", "x", "--ctx", str((1 << 30) - 1)],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -140,7 +140,7 @@ class Run(driver.CliTest):
              "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stderr.close)
-        first = os.read(process.stdout.fileno(), 10)  # there before the end
+        first = os.read(process.stdout.fileno(), 10)  # available before the end
         self.assertTrue(first)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

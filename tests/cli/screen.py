@@ -1,4 +1,4 @@
-"""A terminal as far as the program's escape codes need one, and a program run in it."""
+"""A terminal emulator for the escape codes that the program uses, and a runner."""
 import fcntl
 import os
 import pty
@@ -14,17 +14,17 @@ CODES = re.compile(r"\x1b(?:\[([0-9;]*)([A-Za-z])|([78D]))")
 
 
 class Screen:
-    """Lines that have left at the top are kept. Of what terminals do differently it does the worse:
-    a full line keeps the cursor on its last character until the next one comes, and whatever moves
-    or restores the cursor forgets that the line is full."""
+    """Lines that scroll off the top are kept. Where terminals differ, it takes the worse behaviour:
+    a full line keeps the cursor on its last character until the next one comes, and moving or
+    restoring the cursor forgets that the line is full."""
 
     def __init__(self, columns, rows=24):
         self.columns, self.rows = columns, rows
         self.lines = [[] for _ in range(rows)]
-        self.row = self.column = 0  # the row counts from the first line that is kept
+        self.row = self.column = 0  # the row counts from the first kept line
         self.full = False
         self.saved = (0, 0)  # row on the screen, column
-        self.looks = []  # the text whenever a shade was drawn: an unknown place of a block
+        self.looks = []  # the text whenever a shade was drawn, which is an unknown place of a block
 
     def top(self):
         return len(self.lines) - self.rows
@@ -96,7 +96,8 @@ class Screen:
 
 
 def show(columns, *arguments, rows=24):
-    """Runs the program with a terminal of so many columns as its standard output: that screen."""
+    """Runs the program with a terminal of `columns` columns as its standard output; returns the
+    screen."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     process = subprocess.Popen([driver.BIN, *map(str, arguments)], stdin=subprocess.DEVNULL,
@@ -107,7 +108,7 @@ def show(columns, *arguments, rows=24):
     while True:
         try:
             piece = os.read(ours, 65536)
-        except OSError:  # Linux: the program has gone
+        except OSError:  # Linux: the program has ended
             break
         if not piece:
             break

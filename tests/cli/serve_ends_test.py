@@ -1,5 +1,5 @@
-"""millrace serve from its start to its end: keys, signals, times of the transport, what is refused
-at the start, and other kinds of models."""
+"""millrace serve from start to end: keys, signals, timeouts of the transport, errors at the start,
+and other kinds of models."""
 import concurrent.futures
 import http.client
 import json
@@ -19,7 +19,8 @@ class Ends(driver.CliTest):
         for more in ((), ("--share-prefixes",)):
             server = Server("--api-key-file", keys, "--verbose-usage", *more)
             self.addCleanup(server.stop)
-            # All but the last token, whose logits are wanted; a GPU cuts prompts at multiples of 64.
+            # All but the last token, whose logits are needed; a GPU cuts prompts at multiples of
+            # 64.
             device = server.ok("/props", headers={"x-api-key": "first-secret"})["device"]
             known = 199 if device == "cpu" else 192
             shared = known if more else 0

@@ -1,5 +1,5 @@
-"""millrace serve at its limits: a cache that is too small for all, a queue that is full, an end in
-the middle of work, clients that go or only end their side."""
+"""millrace serve at its limits: a cache too small for all, a full queue, a shutdown during work,
+clients that disconnect or only close their side."""
 import concurrent.futures
 import http.client
 import json
@@ -37,7 +37,8 @@ class Limits(driver.CliTest):
             and server.metric("vllm:kv_cache_usage_perc") == 0), server.ok("/metrics"))
 
     def test_all_are_answered_by_a_cache_that_is_too_small(self):
-        # Room for about two texts of the longest kind, and all of them at once want 40 times that.
+        # Room for about two texts of the longest kind; all of them at once would need 40 times
+        # that.
         server = self.serve("--sequences", 8, "--pool", 640, "--queue", 12)
         cache = server.metric("millrace_cache_tokens")
 
@@ -74,7 +75,7 @@ class Limits(driver.CliTest):
         self.idle(server)
         for i in range(0, 48, 12):
             self.assertEqual(answer(i), texts[i])
-        # Embeddings have pages as well, and wait for them.
+        # Embeddings need pages as well, and wait for them.
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             made = [pool.submit(server.ok, "/v1/embeddings", {"input": [[5] * 500]}) for _ in range(4)]
             made += [pool.submit(server.ok, "/v1/completions", body(i)) for i in (1, 2)]
@@ -89,7 +90,7 @@ class Limits(driver.CliTest):
         alone = [server.ok("/v1/completions", {**ask, "seed": i})["choices"][0]["text"] for i in range(3)]
 
         def slow(i):
-            """Reads a little at a time, and later than the text is made."""
+            """Reads slowly, later than the text is made."""
             with wire_of(server, {**ask, "seed": i, "stream": True}) as wire:
                 came = wire.recv(64)
                 time.sleep(3)
@@ -143,7 +144,7 @@ class Limits(driver.CliTest):
         answered = [body for status, body in ends if status == 200]
         cut = [body for body in answered if b"[DONE]" not in body]
         self.assertGreater(len(cut), 0)
-        for body in cut:  # what was sent is the beginning of the text, then the reason
+        for body in cut:  # the beginning of the text was sent, then the reason
             events = [json.loads(e[6:]) for e in body.decode().split("\n\n") if e.startswith("data: {")]
             self.assertEqual(events.pop()["error"]["code"], "shutting_down")
             text = "".join(c["text"] for e in events for c in e["choices"] if c["index"] == 0)
@@ -204,7 +205,7 @@ class Limits(driver.CliTest):
 
         def held(server, count):
             wires = [socket.create_connection((server.host, server.port), 10) for _ in range(count)]
-            for wire in wires:  # each has been taken
+            for wire in wires:  # each has been accepted
                 wire.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 self.assertIn(b" 200 OK", wire.recv(4096))
             return wires
@@ -216,7 +217,7 @@ class Limits(driver.CliTest):
         for wire in wires:
             wire.close()
         self.assertTrue(server.wait_until(lambda: status(server) == 200))
-        # Without the option a proxy on this machine has them all.
+        # Without the option a proxy on this machine may have all of them.
         server = self.serve("--connections", 8)
         wires = held(server, 8)
         self.assertEqual(status(server), 503)

@@ -1,5 +1,5 @@
-"""Answers do not depend on load: random requests have the same bytes one by one and all together,
-beside others whose clients leave. On a GPU with MILLRACE_DEVICE=cuda; another model with
+"""Answers do not depend on load: random requests get the same bytes one by one and all together,
+beside others whose clients disconnect. On a GPU with MILLRACE_DEVICE=cuda; another model with
 MILLRACE_LOAD_MODEL, more requests with MILLRACE_LOAD_REQUESTS."""
 import concurrent.futures
 import json
@@ -22,7 +22,7 @@ BEGINNINGS = (START, "The cat sat on", START + ", there was a little girl called
 
 
 def request(index):
-    """(path, body): equal prompts, shared beginnings, all that sampling has."""
+    """(path, body): equal prompts, shared prefixes, all sampling options."""
     draw = random.Random(f"load {index}")
     chat = draw.random() < 0.4
     body = {"max_tokens": draw.randint(1, 16), "seed": draw.randrange(1 << 40),
@@ -63,7 +63,7 @@ def without_names(text):
 
 
 def canonical(text):
-    """The answer without what names it. The events of several choices come in any order."""
+    """The answer without its ids. Events of several choices come in any order."""
     text = without_names(text)
     if not text.startswith("data: "):
         return text
@@ -87,7 +87,7 @@ class LoadTest(driver.CliTest):
             if draw.random() < 0.2 and (name != "response_format" or "messages" in body):
                 body[name] = value
         if "response_format" in body:
-            body.pop("ignore_eos", None)  # a bound text has an end
+            body.pop("ignore_eos", None)  # a constrained text has an end
         connection = self.server.connection(120)
         try:
             connection.request("POST", path, json.dumps(body))
@@ -99,7 +99,7 @@ class LoadTest(driver.CliTest):
             connection.close()
 
     def leave(self, index):
-        """Asks for a long text like that of another, and goes in the middle of it."""
+        """Asks for a long text like another client's, and disconnects in the middle."""
         draw = random.Random(f"leave {index}")
         path, body = request(draw.randrange(COUNT))
         data = json.dumps({**body, "max_tokens": 300, "ignore_eos": True,

@@ -1,4 +1,4 @@
-"""millrace serve: answers that are bound to a schema, calls of tools, biases and penalties."""
+"""millrace serve: answers constrained to a schema, tool calls, biases and penalties."""
 import json
 
 import driver
@@ -44,8 +44,8 @@ class Structure(Shared):
         self.assertLessEqual(len(value.get("tags", ())), 3)
 
     def check_calls(self, message, cut=False):
-        """The names of its calls, which have the arguments of their tools; the last as far as it
-        came where it was cut."""
+        """The names of its calls, after checking their arguments; the last call may be incomplete
+        if the text was cut off."""
         calls = [call["function"] for call in message.get("tool_calls", ())]
         for i, call in enumerate(calls):
             made = Beginning(call["arguments"])
@@ -55,7 +55,7 @@ class Structure(Shared):
             self.assertIn(arguments.get("place", "hill"), ("hill", "lake"))
             if made.whole and call["name"] == "walk":
                 self.assertIn("place", arguments)
-        if not calls:  # a list that was cut before its first call is text
+        if not calls:  # a list cut off before its first call is text
             self.assertTrue(cut)
             Beginning(message["content"])
         return {call["name"] for call in calls}
@@ -74,7 +74,7 @@ class Structure(Shared):
                 begun = cut["message"]["content"]
                 self.assertTrue(begun and text.startswith(begun), (begun, text))
                 self.check_members(Beginning(begun).value)
-        # Choice i has seed + i, bound or not.
+        # Choice i has seed + i, constrained or not.
         self.assertEqual(self.chat(response_format=schema_format(SCHEMA), seed=7)["choices"][0],
                          {**whole["choices"][2], "index": 0})
         cold = self.chat(response_format=schema_format(SCHEMA), temperature=0)
@@ -158,7 +158,7 @@ class Structure(Shared):
         self.assertEqual(deltas[-1]["finish_reason"], "tool_calls")
 
     def test_a_text_beside_tools(self):
-        # What a call begins with is banned, so that the answer is a text.
+        # The first token of a call is banned, so that the answer is text.
         bans = {str(self.server.ok("/tokenize", {"content": "a" + begin})["tokens"][-1]): -100
                 for begin in "{["}
         made = self.chat(tools=TOOLS, max_tokens=10, logit_bias=bans)["choices"][0]
@@ -223,7 +223,7 @@ class Structure(Shared):
         self.assertEqual(forced, self.server.ok("/detokenize", {"tokens": [cat] * 12})["content"])
         first = tokens(plain)[0]
         self.assertNotEqual(tokens(text(logit_bias={str(first): -100}))[0], first)
-        # How often a token comes in a greedy text.
+        # How often a token occurs in a greedy text.
         def most(**more):
             drawn = self.server.ok("/v1/completions", {
                 "prompt": START, "max_tokens": 80, "temperature": 0, "ignore_eos": True,
@@ -233,7 +233,7 @@ class Structure(Shared):
         for penalty in ("presence_penalty", "frequency_penalty"):
             self.assertNotEqual(text(max_tokens=80, **{penalty: 2}), text(max_tokens=80), penalty)
         self.assertGreater(most(frequency_penalty=-2), 2 * most())
-        # A bias repeats a token until it was there so often that another gives more.
+        # A bias repeats a token until the penalty outweighs it.
         self.assertEqual(most(logit_bias={str(cat): 30}), 80)
         self.assertEqual(most(logit_bias={str(cat): 30}, presence_penalty=2), 80)
         self.assertLess(most(logit_bias={str(cat): 30}, frequency_penalty=2), 40)
@@ -289,7 +289,7 @@ class Structure(Shared):
 
 
 class Beginnings(driver.CliTest):
-    """The check of texts that were cut can fail."""
+    """The check of cut-off texts can fail."""
 
     def test_what_begins_json(self):
         whole = '{"a": [1, -2.5e+3, true, null, "x\\u00e9\\n"], "b": {"c": {}}, "d": []} '
@@ -307,7 +307,7 @@ class Beginnings(driver.CliTest):
 
 
 class Tagged(Shared):
-    """A template that shows tools, and asks for <tool_call> around calls."""
+    """A template that lists tools, and asks for <tool_call> around calls."""
     arguments = ("--sequences", 4, "--log", "none", "--chat-template",
                  driver.REFERENCE / "templates" / "qwen3.jinja")
 
@@ -329,7 +329,7 @@ class Tagged(Shared):
                 for call in delta.get("tool_calls", ()):
                     found[call["index"]] += call["function"]["arguments"]
             self.assertEqual(found, [call["function"]["arguments"] for call in calls])
-        # The next turn: as the template writes calls and results.
+        # The next turn, with calls and results as the template writes them.
         talk = [*CHAT, {**whole["message"], "role": "assistant"},
                 {"role": "tool", "tool_call_id": calls[0]["id"], "content": "dark <|im_end|>"}]
         prompt = self.server.ok("/apply-template", {"messages": talk})["prompt"]

@@ -1,4 +1,4 @@
-"""millrace serve: every route, streams, and requests that do not feel each other."""
+"""millrace serve: every route, streams, and independence of requests."""
 import base64
 import concurrent.futures
 import json
@@ -104,7 +104,7 @@ class Routes(Shared):
         self.assertIn("cached_tokens", whole["usage"]["prompt_tokens_details"])
         choice = whole["choices"][0]
         self.assertEqual((choice["finish_reason"], choice["logprobs"]), ("length", None))
-        # As the command line has it, and as a list of ids.
+        # As on the command line, and as a list of ids.
         run = self.ok_json("run", "-p", START, "-n", 8, "--seed", 7, "--temp", 1, "--top-p", 1,
                            "--top-k", 0, "--min-p", 0)
         self.assertEqual(choice["text"], run["text"])
@@ -120,7 +120,7 @@ class Routes(Shared):
         self.assertEqual(many[2]["text"], START + choice["text"])
         second = self.server.ok("/v1/completions", {**ask, "seed": 8})["choices"][0]["text"]
         self.assertEqual(many[3]["text"], START + second)
-        # Stop strings, and none.
+        # With and without stop strings.
         word = choice["text"].split()[2]
         cut = self.server.ok("/v1/completions", {**ask, "stop": [word, "never"]})["choices"][0]
         self.assertEqual((cut["text"], cut["finish_reason"]),
@@ -167,7 +167,7 @@ class Routes(Shared):
         self.assertEqual("".join(d["delta"].get("content", "") for d in deltas), message["content"])
         self.assertEqual((deltas[-1]["delta"], deltas[-1]["finish_reason"]), ({}, "length"))
         self.assertNotIn("usage", json.loads(events[0][1]))
-        # An answer that is gone on with.
+        # Continues an answer.
         begun = self.server.ok("/v1/chat/completions", {
             **ask, "messages": [*ask["messages"], {"role": "assistant", "content": " The old"}],
             "continue_final_message": True})
@@ -300,10 +300,10 @@ class Routes(Shared):
         self.refused(404, chat, {"messages": CHAT, "model": "gpt-4"}, "model", "model_not_found")
         for body in ({"prompt": "word " * 3000}, {"prompt": [5] * 512}, {"prompt": "a" * (7 << 20)}):
             self.refused(400, text, body, "prompt", "context_length_exceeded")
-        # A text that is embedded may fill the context: nothing follows it.
+        # An embedded text may fill the context: nothing follows it.
         self.server.ok("/v1/embeddings", {"input": [[5] * 512]})
         self.refused(400, "/v1/embeddings", {"input": [[5] * 513]}, "input", "context_length_exceeded")
-        # The longest prompt that fits has room for a token.
+        # The longest prompt that fits has room for one token.
         full = self.server.ok(text, {"prompt": [5] * 511, "max_tokens": 50, "ignore_eos": True})
         self.assertEqual((full["usage"]["completion_tokens"], full["choices"][0]["finish_reason"]),
                          (1, "length"))
@@ -361,7 +361,7 @@ class Load(Shared):
         self.idle()
 
     def idle(self):
-        """Every slot, page and connection is free again; but for the one that asks."""
+        """Every slot, page and connection is free again, except the connection that asks."""
         self.assertTrue(self.server.wait_until(
             lambda: self.server.metric("vllm:num_requests_running") == 0
             and self.server.metric("vllm:num_requests_waiting") == 0

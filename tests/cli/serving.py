@@ -1,4 +1,4 @@
-"""A server of `millrace serve` for tests, asked through http.client and raw sockets."""
+"""A server of `millrace serve` for tests, accessed through http.client and raw sockets."""
 import http.client
 import json
 import os
@@ -41,7 +41,7 @@ class Server:
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
 
     def ask(self, path, body=None, method=None, headers=None):
-        """Status, headers, and the body as JSON where it is some."""
+        """Status, headers, and the body as JSON if it is JSON."""
         connection = self.connection()
         try:
             data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
@@ -62,7 +62,7 @@ class Server:
         return answer
 
     def events(self, path, body, headers=None):
-        """The events of a stream: (name, data), data as it stands there."""
+        """The events of a stream: (name, data), data unparsed."""
         status, head, text = self.ask(path, body, headers=headers)
         if status != 200 or not head["Content-Type"].startswith("text/event-stream"):
             raise AssertionError(f"{path}: {status} {head} {text}")
@@ -79,7 +79,7 @@ class Server:
         return events
 
     def raw(self, data, timeout=10):
-        """All bytes that come back until the server closes."""
+        """All bytes received until the server closes."""
         with socket.create_connection((self.host, self.port), timeout) as wire:
             wire.sendall(data)
             out = b""

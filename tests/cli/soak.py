@@ -1,5 +1,5 @@
-"""A mixed load for a long time: what is resident stays flat behind the first minute, no descriptor
-and no thread is left behind. MILLRACE_SOAK_SECONDS has how long (600); prints its figures."""
+"""A mixed load for a long time: resident memory stays flat after the first minute, and no
+descriptors and threads leak. MILLRACE_SOAK_SECONDS sets the time (600); prints its figures."""
 import concurrent.futures
 import json
 import os
@@ -18,7 +18,7 @@ from serving import START, Server
 SECONDS = float(os.environ.get("MILLRACE_SOAK_SECONDS", 600))
 WARM = min(60.0, SECONDS / 4)
 CLIENTS = 10
-# What a heap may still grow by once it is warm: its pieces are never the same twice.
+# Growth allowed for a warm heap: its pieces never repeat exactly.
 MOST_GROWTH = 0.05
 
 
@@ -120,7 +120,7 @@ class SoakTest(driver.CliTest):
         resident, descriptors, threads = soak.sample()
         warm = [s for s in samples if s[0] >= WARM]
         half = len(warm) // 2
-        # Medians: a leak raises them, however large a single hostile request is. Highest ones are
+        # Medians: a leak raises them, while a single large hostile request does not. Maxima are
         # printed.
         halves = [[s[1] for s in part] for part in (warm[:half], warm[half:])]
         early, late = (statistics.median(each) for each in halves)
@@ -141,7 +141,7 @@ class SoakTest(driver.CliTest):
         self.assertEqual(server.stop(), 0)
 
     def idle_descriptors(self):
-        """Those of a server that has answered nothing yet."""
+        """Of a server that has answered nothing yet."""
         server = Server("--sequences", 8, "--queue", 64, "--log", "none")
         try:
             return Soak(server).sample()[1]

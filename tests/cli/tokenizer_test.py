@@ -24,7 +24,7 @@ class Tokenizer(driver.CliTest):
         self.assertTrue(ids["round_trip"])
         self.assertEqual(ids["ids"][0], 0)
         self.assertEqual(ids["vocab"], 280)
-        # Texts alone decide: not the files they come in, nor the threads.
+        # Only the texts matter: not the files they come in, nor the threads.
         parts = self.folder / "parts"
         parts.mkdir()
         for i, part in enumerate(TEXT.split("<|endoftext|>")):

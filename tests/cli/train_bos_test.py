@@ -21,7 +21,7 @@ class TrainBosTest(driver.CliTest):
         return data
 
     def bears(self, tokenizer=REFERENCE / "gpt2"):
-        """Data of a tokenizer that has a beginning-of-text token and puts it before no text."""
+        """Data of a tokenizer that has a beginning-of-text token but puts it before no text."""
         lines = [f"Once upon a time there were {n} bears. " * (n % 5 + 2) for n in range(30)]
         return self.pack("data", lines, tokenizer)
 
@@ -42,7 +42,7 @@ class TrainBosTest(driver.CliTest):
         self.assertEqual(self.ids(run, "--no-special"), without)
         self.assertNotEqual(bits(run, 2), bits(plain, 2))
         self.assertNotEqual(metrics(run)[-1]["val_loss"], metrics(plain)[-1]["val_loss"])
-        # So does tokenizer.json alone, and what is made of the folder.
+        # So does tokenizer.json alone, and models converted from the folder.
         folder = run / "checkpoints" / "step-000002"
         self.assertEqual(self.ids(run, "--tokenizer", folder / "tokenizer.json"), [bos, *without])
         config = json.loads((folder / "tokenizer_config.json").read_text())
@@ -59,8 +59,8 @@ class TrainBosTest(driver.CliTest):
         self.assertNotIn("each begins with", (plain / "report.html").read_text())
 
     def test_the_token_stands_first_in_every_sequence_and_nowhere_else(self):
-        """Documents of 31 one-byte tokens, each with the end token: windows of 32 begin with that
-        token as they are, and --bos changes no bit. With 30 they do not."""
+        """Documents of 31 one-byte tokens, each with the end token: windows of 32 already begin
+        with that token, and --bos changes no bit. With 30 they do not."""
         letters = "abcdefghijklmnopqrstuvwxyz" * 4
         tok = self.folder / "tok"
         (self.folder / "letters.txt").write_text(letters)
@@ -74,7 +74,7 @@ class TrainBosTest(driver.CliTest):
                 self.train(run, "--data", data, "--steps", "2", *more)
             self.assertEqual(bits(runs[0], 2) == bits(runs[1], 2), same, length)
             self.assertEqual(metrics(runs[0]) == metrics(runs[1]), same, length)
-            # Such a tokenizer puts its token before texts anyway: it is copied as it is.
+            # Such a tokenizer puts its token before texts anyway: it is copied unchanged.
             for run in runs:
                 self.assertEqual(
                     (run / "checkpoints" / "step-000002" / "tokenizer.json").read_bytes(),
@@ -87,7 +87,7 @@ class TrainBosTest(driver.CliTest):
         self.train(run, *steps, "--steps", "2", "--schedule", "constant", "--warmup", "0")
         self.fails(2, "train", "--resume", run, "--bos", says=["--bos", "--resume"])
         resumed = self.ok("train", "--resume", run, "--steps", "4").err
-        self.assertNotIn("tokenizer", resumed)  # its copy is the one that was saved
+        self.assertNotIn("tokenizer", resumed)  # its copy is the saved one
         self.assertEqual(bits(run, 4), bits(whole, 4))
         self.assertEqual(metrics(run)[2:], metrics(whole)[2:])  # step 2 of one had a validation
         state = json.loads((run / "checkpoints" / "step-000004" / "state.json").read_text())
@@ -97,7 +97,7 @@ class TrainBosTest(driver.CliTest):
             self.ok("train", "--init", run, "--batch", "2", "--seq", "32", *QUIET, "--steps", "1",
                     "--data", data, "--out", tuned, *more)
             self.assertEqual(len(self.ids(tuned)), len(self.ids(REFERENCE / "gpt2")) + len(more))
-        # Another beginning is another run.
+        # Another beginning-of-text token is another run.
         config = json.loads((data / "tokenizer_config.json").read_text())
         (data / "tokenizer_config.json").write_text(json.dumps({**config, "bos_token": "a"}))
         self.fails(1, "train", "--resume", run, "--steps", "5", says="changed")
@@ -114,7 +114,7 @@ class TrainBosTest(driver.CliTest):
                           says=["--bos", "no beginning-of-text token", '"bos_token"']).err
         self.assertIn(str(data / "tokenizer_config.json"), said)
         self.assertFalse(run.exists())
-        # What the line says to do.
+        # Follows the remedy in the message.
         (data / "tokenizer_config.json").write_text(json.dumps({**config, "bos_token": END}))
         self.ok(*new, "--bos")
         self.assertEqual(len(self.ids(run)), len(self.ids(REFERENCE / "gpt2")) + 1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""millrace train --objective diffusion: models that fill in blocks, new and from others."""
+"""millrace train --objective diffusion: block diffusion models, new and from others."""
 import json
 import pathlib
 import re
@@ -59,7 +59,7 @@ class TrainDiffusionTest(driver.CliTest):
         result = self.train(run, *shape(dim=64, batch=8, seq=32), *DIFFUSION, "--steps", "80",
                             "--lr", "0.01")
         lines = metrics(run)
-        # log(281) is 5.64; the tokens' frequencies alone give about 4.8.
+        # log(281) is 5.64; token frequencies alone give about 4.8.
         self.assertGreater(lines[0]["loss"], 5)
         mean = sum(line["loss"] for line in lines[-10:]) / 10
         self.assertLess(mean, 4.9)
@@ -70,7 +70,7 @@ class TrainDiffusionTest(driver.CliTest):
         self.assertEqual(made["model_type"], "sdar")
         self.assertEqual(made["block_size"], 8)
         tokens = self.ok_json("tokenize", self.whole, "--text", "<|mask|>")
-        # One more token than the data has: its mask.
+        # One more token than the data: the mask.
         self.assertEqual(made["vocab_size"], 281)
         self.assertEqual(made["mask_token_id"], 280)
         self.assertEqual(tokens["ids"][-1], 280)
@@ -80,7 +80,7 @@ class TrainDiffusionTest(driver.CliTest):
     def test_the_log_says_what_it_is(self):
         said = [self.result[key] for key in ("objective", "block", "diffusion_weight")]
         self.assertEqual(said, ["diffusion", 8, "1/t"])
-        # Of 4 x 32 tokens: k of each block of 8, with k from 1 to 8 equally often, but for a
+        # Of 4 x 32 tokens: k of each block of 8, with k from 1 to 8 equally often, without a
         # document's first token.
         for line in metrics(self.whole):
             self.assertGreater(line["masked"], 4 * 32 // 4)
@@ -121,7 +121,7 @@ class TrainDiffusionTest(driver.CliTest):
         self.train(run, "--batch", "4", "--seq", "32", *DIFFUSION, "--init", ar, "--steps", "2")
         self.assertEqual(config(run)["vocab_size"], config(ar)["vocab_size"] + 1)
         self.assertEqual(config(run)["model_type"], "sdar")
-        # And one of these has other blocks, without another token.
+        # Such a model can get other blocks without another token.
         self.train(again, "--batch", "4", "--seq", "32", "--objective", "diffusion", "--block",
                    "16", "--init", run, "--steps", "2")
         self.assertEqual(config(again)["block_size"], 16)
@@ -132,7 +132,7 @@ class TrainDiffusionTest(driver.CliTest):
     def test_qwen3_has_its_norms(self):
         run = self.folder / "run"
         self.train(run, *SHAPE, "--model", "qwen3", *DIFFUSION, "--steps", "1")
-        self.assertIs(config(run).get("qk_norm", True), True)  # files of SDAR do not name it
+        self.assertIs(config(run).get("qk_norm", True), True)  # SDAR's files do not name it
         self.assertFalse(config(self.whole)["qk_norm"])
         for folder, there in ((run, True), (self.whole, False)):
             tensors = (last(folder) / "model.safetensors").read_bytes()
@@ -159,7 +159,7 @@ class TrainDiffusionTest(driver.CliTest):
             1, *shape(batch=1, seq=65536), "--objective", "diffusion"))
 
     def sampled(self, run, *more):
-        """The samples by their step, as they were printed."""
+        """The samples by step, as printed."""
         result = millrace("train", "--data", self.data, "--out", run, "--eval-every", "0",
                           "--eval-batches", "1", "--threads", "1", "--lr", "0.01", "--prompt",
                           "Once upon a", *more)
@@ -170,7 +170,7 @@ class TrainDiffusionTest(driver.CliTest):
 
     def test_samples_are_what_the_checkpoint_says(self):
         run, without = self.folder / "run", self.folder / "without"
-        # 22 tokens, of which the last block is cut short.
+        # 22 tokens; the last block is cut short.
         more = [*SHAPE, *DIFFUSION, "--steps", "4", "--seed", "3"]
         shown = self.sampled(run, *more, "--sample-every", "2", "--sample-tokens", "22",
                              "--save-every", "2", "--keep", "0")
@@ -184,7 +184,7 @@ class TrainDiffusionTest(driver.CliTest):
                            "-n", 22, "--temp", 0.8, "--top-k", 40, "--seed", 3, "--threads", 1)
             self.assertEqual(said.out.strip(), text.strip())
         self.assertIn("Once upon a", (run / "report.html").read_text())
-        # They change nothing.
+        # Samples change nothing.
         self.train(without, *more, "--lr", "0.01")
         self.assertEqual(bits(without, 4), bits(run, 4))
 

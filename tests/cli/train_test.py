@@ -44,7 +44,7 @@ def pack_stories(base):
 
 
 def metrics(run):
-    """Every line of a run's metrics without what the clock says."""
+    """Every line of a run's metrics without times."""
     keys = ("step", "loss", "val_loss", "masked", "lr", "grad_norm", "skipped")
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k in keys} for line in lines]
@@ -67,7 +67,7 @@ class TrainTest(driver.CliTest):
         cls.addClassCleanup(made.cleanup)
         base = pathlib.Path(made.name)
         _, _, cls.data = pack_stories(base)
-        # What all others are held to: six steps, a checkpoint after every second.
+        # The reference for all others: six steps, a checkpoint after every second.
         cls.whole = base / "whole"
         result = millrace("train", *SHAPE, *QUIET, *cls.steps(), "--data", cls.data, "--out",
                           cls.whole, "--keep", "0", "--json")
@@ -99,7 +99,7 @@ class TrainTest(driver.CliTest):
         self.assertEqual(len(made["ids"]), 4)
         self.ok("convert", self.whole, self.folder / "m.gguf")
         self.assertEqual(self.ok_json("info", self.folder / "m.gguf")["model"]["name"], "whole")
-        other = self.folder / "checkpoints" / "mine"  # a folder of that name makes no run
+        other = self.folder / "checkpoints" / "mine"  # a folder of that name does not make a run
         shutil.copytree(self.whole / "checkpoints" / "step-000006", other)
         self.assertEqual(self.ok_json("info", other)["model"]["name"], "mine")
         again = self.ok_json("run", self.folder / "m.gguf", "-p", "Once", "-n", "4", "--temp", "0")
@@ -126,7 +126,7 @@ class TrainTest(driver.CliTest):
 
     def test_bits_per_byte_are_of_the_tokens_that_were_validated(self):
         vocab = json.loads((self.data / "tokenizer.json").read_text())["model"]["vocab"]
-        size = {id: len(piece) for piece, id in vocab.items()}  # a character stands for a byte
+        size = {id: len(piece) for piece, id in vocab.items()}  # one character per byte
         ids = array.array("H", (self.data / "val-00000.bin").read_bytes()[64:])
         end = ids[0]
         everything = self.ok_json("train", *SHAPE, "--eval-batches", "0", "--steps", "1",
@@ -147,7 +147,7 @@ class TrainTest(driver.CliTest):
         self.ok("train", "--resume", run, "--threads", "2", "--prefetch", "0", "--recompute",
                 "full")
         self.assert_same_end(run)
-        # Nothing is left to do: nothing is done.
+        # With no steps left nothing is done.
         self.assertEqual(self.ok_json("train", "--resume", run)["step"], 6)
         self.assertRegex(self.ok("train", "--resume", run).err,
                          r"done after step 6: loss [\d.]+, validation [^;]* tokens, [^;]* of training;"
@@ -173,12 +173,12 @@ class TrainTest(driver.CliTest):
         self.ok("train", "--resume", run, "--threads", "2")
         self.assertEqual(bits(run, 6), bits(whole, 6))
         self.assertEqual(metrics(run), metrics(whole))
-        # It is not the run with f32 masters, and learns as that does.
+        # It differs from the run with f32 masters, and learns like it.
         self.assertNotEqual(bits(whole, 6), bits(self.whole, 6))
         self.assertAlmostEqual(metrics(whole)[-1]["loss"], metrics(self.whole)[-1]["loss"], 1)
         self.fails(2, "train", "--resume", whole, "--masters", "f32", says="--masters")
         self.assertEqual(self.start(self.folder / "other", "--masters", "f16").code, 2)
-        # A checkpoint of before there was a choice.
+        # A checkpoint from before the option existed.
         state = whole / "checkpoints" / "step-000006" / "state.json"
         text = state.read_text().replace('    "masters": "bf16",\n', "")
         state.write_text(re.sub(r'  "(config_)?hash": ".*",\n', "", text))
@@ -194,14 +194,14 @@ class TrainTest(driver.CliTest):
             result = self.start(run, "--keep", "1", program=FAULTY,
                                 env={"MILLRACE_FAULT": f"save:{point}"})
             if result.code == 0:
-                continue  # fewer points than that
+                continue  # there are fewer points
             self.assertEqual(result.code, -signal.SIGKILL)
             killed += 1
             whole = [name for name in checkpoints(run) if name.startswith("step-")]
             again = (self.start(run) if not whole else millrace("train", "--resume", run))
             self.assertEqual(again.code, 0, again.err)
             self.assert_same_end(run)
-            # Nothing half written is left.
+            # No half-written file is left.
             self.assertEqual([n for n in checkpoints(run) if n.startswith(".")], [])
         self.assertGreaterEqual(killed, 4)
 
@@ -211,7 +211,7 @@ class TrainTest(driver.CliTest):
         self.assertEqual(result.code, 0, result.err)
         self.assert_same_end(run)
         self.assertNotIn(b"MILLRACE_FAULT", pathlib.Path(BIN).read_bytes())
-        # ... which takes no fault that it does not know for none.
+        # ... and it refuses an unknown fault.
         self.assertEqual(self.start(run, program=FAULTY, env={"MILLRACE_FAULT": "save:x"}).code, 2)
 
     def test_killed_at_any_time(self):
@@ -230,7 +230,7 @@ class TrainTest(driver.CliTest):
     def test_ctrl_c_saves_and_leaves(self):
         run, process = self.running(stderr=subprocess.PIPE)
         process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGINT)  # a nervous hand
+        process.send_signal(signal.SIGINT)  # repeated Ctrl-C
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, err)
         self.assertIn(b"stopping: this step is finished and saved first", err)
@@ -247,7 +247,7 @@ class TrainTest(driver.CliTest):
         self.assert_saved_last_step(run)
 
     def running(self, *more, data=None, program=BIN, **kwargs):
-        """A run without end, once it has done a step."""
+        """A run without end, after its first step."""
         run = self.folder / "run"
         process = subprocess.Popen(
             [program, "train", *SHAPE, *QUIET, "--steps", "100000", "--save-every", "0", "--data",
@@ -266,7 +266,7 @@ class TrainTest(driver.CliTest):
         self.assertTrue((run / "report.html").exists())
 
     def test_standard_error_that_takes_no_more_changes_nothing(self):
-        def gone():  # the reader of a pipe
+        def gone():  # the reader of a pipe has gone
             read, write = os.pipe()
             os.close(read)
             return write
@@ -288,13 +288,13 @@ class TrainTest(driver.CliTest):
     def test_a_terminal_that_is_closed_saves(self):
         ours, theirs = pty.openpty()
 
-        def in_front():  # of that terminal: it gets SIGHUP when it is closed
+        def in_front():  # in the terminal's foreground: it gets SIGHUP when the terminal is closed
             os.setsid()
             fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
         run, process = self.running(stderr=theirs, preexec_fn=in_front)
         os.close(theirs)
         os.close(ours)
-        process.send_signal(signal.SIGHUP)  # as a shell does for its jobs, too
+        process.send_signal(signal.SIGHUP)  # as a shell also does for its jobs
         self.assertEqual(process.wait(60), 128 + signal.SIGHUP)
         self.assert_saved_last_step(run)
 
@@ -306,9 +306,9 @@ class TrainTest(driver.CliTest):
             self.ok("run", run, "-p", "Once", "-n", "2")
         tuned = self.ok_json("train", "--init", self.whole, "--batch", "2", "--seq", "32", *QUIET,
                              "--steps", "2", "--data", self.data, "--out", self.folder / "tuned")
-        # It goes on from where the other was, not from nothing.
+        # It starts from the other model, not from scratch.
         self.assertLess(tuned["loss"], metrics(self.whole)[0]["loss"])
-        # A quantised file, too: its weights in f32.
+        # Also from a quantised file: its weights in f32.
         self.ok("convert", self.whole, self.folder / "q8.gguf", "--type", "q8_0")
         other = self.ok_json("train", "--init", self.folder / "q8.gguf", "--batch", "2", "--seq",
                              "32", *QUIET, "--steps", "2", "--data", self.data, "--out",
@@ -329,7 +329,7 @@ class TrainTest(driver.CliTest):
         shutil.rmtree(run / "checkpoints" / "step-000006")
         before = bits(run, 4)
 
-        def limit():  # a limit on the size of files stands in for the disk
+        def limit():  # a limit on file sizes simulates a full disk
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         result = millrace("train", "--resume", run, preexec_fn=limit)
         self.assertEqual(result.code, 1)
@@ -366,14 +366,14 @@ class TrainTest(driver.CliTest):
             self.assertEqual(checkpoints(run),
                              ["damaged-step-000006", *(f"step-{n:06}" for n in (2, 4, 6))])
             shutil.rmtree(run)
-        # Two of three, and again where that was left before.
+        # Two of three are damaged, and again where they were put aside before.
         shutil.copytree(self.whole, run)
         for _ in range(2):
             for step in (4, 6):
                 damage(run, step, "model.safetensors", lambda b: b[:-1])
             self.assertIn("going on from step 2", self.ok("train", "--resume", run).err)
             self.assert_same_end(run)
-        # Of all, the newest is named, and nothing is changed.
+        # If all are damaged, the newest is named, and nothing is changed.
         for step in (2, 4, 6):
             damage(run, step, "state.json", lambda b: b[:-9])
         before = checkpoints(run)
@@ -382,7 +382,7 @@ class TrainTest(driver.CliTest):
         for step in (2, 4):
             shutil.rmtree(run / "checkpoints" / f"step-{step:06}")
         self.fails(1, "train", "--resume", run, says=["step-000006", "none before it", "--init"])
-        # Another version's is not damaged.
+        # A checkpoint of another version is not damaged.
         shutil.rmtree(run)
         shutil.copytree(self.whole, run)
         damage(run, 6, "state.json", lambda b: b.replace(b'"version": 1', b'"version": 99'))
@@ -426,19 +426,19 @@ class TrainTest(driver.CliTest):
         for name, value in taken.items():
             kept = state["options"][name[2:].replace("-", "_")]
             self.assertEqual(kept, str(value) if name == "--data" else value, name)
-        # The command that made the run is still the report's first.
+        # The report still begins with the command that made the run.
         command = state["options"]["command"].splitlines()
         self.assertIn("--seq 32", command[0])
         self.assertIn("--resume", command[1])
         self.assertIn(command[0], html.unescape((run / "report.html").read_text()))
-        # Every option and what its value is called: N, or the words that it may be.
+        # Every option and its placeholder: N, or the possible words.
         names = dict(re.findall(r"^ +(?:-\w, )?(--[a-z0-9-]+) (\S*)",
                                 self.ok("train", "--help-all").out, re.M))
         self.assertGreater(len(names), 40)
         for name in sorted(set(names) - set(taken) - {"--help", "--help-all", "--resume", "--device",
                                                       "--json", "--comm-timeout", "--micro-batches"}):
             value = names[name].split("|")[0] if "|" in names[name] else "1"
-            given = [name, value] if names[name] else [name]  # a flag has none
+            given = [name, value] if names[name] else [name]  # a flag has no value
             self.fails(2, "train", "--resume", self.whole, *given, says=[name, "--resume"])
         self.fails(2, "train", "--resume", self.whole, "--steps", "5", says=["--steps", "6"])
 

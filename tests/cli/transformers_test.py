@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Hugging Face's libraries beside ours. A checkpoint of every family as transformers reads it: every
-tensor has its place, the tokenizer gives the same ids, and a text has the NLL that `millrace eval`
-says. A tokenizer as the trainer of `tokenizers` makes it. Skips where python3, or the one that
-MILLRACE_PYTHON names, has no transformers."""
+"""Compares with Hugging Face's libraries. A checkpoint of every family as transformers reads it:
+every tensor is used, the tokenizer gives the same ids, and a text has the NLL of `millrace eval`. A
+tokenizer as trained by `tokenizers`. Skips if python3, or the one that MILLRACE_PYTHON names, has
+no transformers."""
 import json
 import os
 import subprocess
@@ -12,9 +12,9 @@ import driver
 from driver import DATA
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox")
-# Both sum in f32. Along the longest path from a token to its loss lie 2 layers with sums of 32
-# (qkv), 64 (scores' values), 32 (out), 32 (up) and 128 (down), then 32 and 280 (head, softmax):
-# under 900 roundings of 2^-24 each of values of the loss's size.
+# Both sum in f32. The longest path from a token to its loss has 2 layers with sums of 32 (qkv), 64
+# (scores' values), 32 (out), 32 (up) and 128 (down), then 32 and 280 (head, softmax): under 900
+# roundings of 2^-24 each of values of the loss's size.
 RELATIVE = 900 * 2**-24
 
 # A JSON line for every folder of argv[2:]: the ids of the text in argv[1] and its NLL a token.
@@ -37,7 +37,7 @@ for folder in sys.argv[2:]:
                       "wrong": {k: sorted(map(str, v)) for k, v in info.items() if v}}))
 """
 
-# The vocabulary and merges that Hugging Face's trainer gives for the text argv[1] and argv[2] tokens.
+# The vocabulary and merges of Hugging Face's trainer for the text argv[1] and argv[2] tokens.
 TRAINER = """
 import sys
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -85,13 +85,14 @@ class TransformersTest(driver.CliTest):
         python = self.python_with("torch", "transformers")
         text, tok, data, one = (self.folder / n for n in ("s.txt", "tok", "data", "one.txt"))
         self.ok("data", "storybook", "--stories", 2, "--out", text)
-        # Words, numbers and marks that the tokenizers of some families cut in a way of their own.
+        # Words, numbers and marks that some families' tokenizers split in their own way.
         one.write_text(text.read_text().split("<|endoftext|>")[0].strip() +
                        "\n\n\n  12345 I'LL  it's e\u0301 \u00e9!!!\n\n ok")
         self.ok("tokenizer", "train", "--data", text, "--vocab", 280, "--out", tok)
         self.ok("data", "pack", "--data", text, "--tokenizer", tok, "--val", 0, "--out", data)
         for family in FAMILIES:
-            # Until it has them nearly by heart: a wrong rotation or a wrong row shows.
+            # Trained until it nearly memorises the text: a wrong rotation or a wrong row would
+            # show.
             self.ok("train", "--model", family, "--dim", 32, "--layers", 2, "--heads", 4,
                     *(["--kv-heads", 2] if family not in ("gpt2", "gpt-neox") else []), "--hidden",
                     128, "--batch", 8, "--seq", 64, "--context", 1024, "--steps", 150, "--lr",

@@ -1,5 +1,5 @@
-"""Ranks that share gradients and parameters (--zero 2 and 3): the files are those of one rank. Skips where
-the build or the machine has no MPI."""
+"""Ranks that shard gradients and parameters (--zero 2 and 3): the files equal those of one rank.
+Skips if the build or the machine has no MPI."""
 import shutil
 import unittest
 
@@ -18,8 +18,8 @@ class Zero(driver.CliTest):
     kill_in_save = ranks_test.Ranks.kill_in_save
 
     def test_bits_are_those_of_one_rank(self):
-        # The last batch of the validation is short, gradients are clipped (some()); on 2 ranks each has
-        # several grains, on 4 one.
+        # The last batch of the validation is short, gradients are clipped (some()); 2 ranks have
+        # several grains each, 4 ranks one.
         for name, runs in (("tied gpt2", ((2, 2), (4, 3))), ("untied", ((4, 2), (2, 3))),
                            ("bf16 masters", ((4, 3),)), ("diffusion", ((2, 3),))):
             one = self.folder / f"{name} one".replace(" ", "-")
@@ -47,7 +47,7 @@ class Zero(driver.CliTest):
         plain, run = self.folder / "plain", self.folder / "run"
         self.train(2, plain, steps=6, **same)
         self.train(2, run, steps=2, **same)
-        self.kill_in_save(run, 6)  # between tensors, while the other is asked for its shares
+        self.kill_in_save(run, 6)  # between tensors, while the other rank is asked for its shares
         self.assertEqual(bits(run, 6), bits(plain, 6))
 
     def test_the_plan_is_of_one_rank_and_there_are_no_samples(self):

@@ -1,5 +1,5 @@
-"""The clients that people use, against a server with the bundled storyteller: openai, anthropic,
-LangChain, curl. What the texts say does not matter here, their form does."""
+"""Common clients against a server with the bundled storyteller: openai, anthropic, LangChain, curl.
+Only the form of the texts is tested, not their content."""
 import json
 import pathlib
 import shutil
@@ -36,7 +36,7 @@ class Cat(BaseModel):
 
 
 class Attempts:
-    """When a client asked and was answered, and what it was told."""
+    """Times of a client's requests and answers, and what it was told."""
 
     def __init__(self, refused):
         self.asked, self.answered = [], []
@@ -265,7 +265,7 @@ class LangChain(ClientTest):
             self.assertIsInstance(made, Cat, method)
 
     def test_embeddings(self):
-        # Without its own count of tokens, for which it would fetch a tokenizer.
+        # Without its own token count, for which it would download a tokenizer.
         embeddings = OpenAIEmbeddings(base_url=self.url + "/v1", api_key="none", model=MODEL,
                                       check_embedding_ctx_length=False)
         one, two = embeddings.embed_documents(["The cat", START])
@@ -274,11 +274,11 @@ class LangChain(ClientTest):
 
 
 class Busy(ClientTest):
-    """A server that has no room: clients come again when it says so."""
+    """A server without room: clients come again when it says so."""
     arguments = ("--sequences", 1, "--queue", 1, "--log", "none")
 
     def setUp(self):
-        """More texts than there is room for, until the event is set."""
+        """Sends more texts than there is room for, until the event is set."""
         self.enough = threading.Event()
         threads = [threading.Thread(target=self.fill) for _ in range(4)]
         for thread in threads:
@@ -292,7 +292,7 @@ class Busy(ClientTest):
                                                 "ignore_eos": True})
 
     def until(self, what):
-        """What it returns at last: there may be room just then."""
+        """The final result: there may be room by then."""
         for _ in range(100):
             found = what()
             if found:
@@ -369,7 +369,7 @@ class Curl(ClientTest):
         refused = self.curl("/v1/chat/completions", {"messages": []}, "-w", "\n%{http_code}")
         body, status = refused.rsplit("\n", 1)
         self.assertEqual((status, json.loads(body)["error"]["param"]), ("400", "messages"))
-        # A large body: curl asks first whether it may send it.
+        # A large body: curl first asks whether it may send it.
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump({"prompt": "a" * 3000000}, file)
             file.flush()

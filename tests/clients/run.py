@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Runs clients_test.py with the clients that people use, in a virtual environment of its own.
+"""Runs clients_test.py with common clients, in its own virtual environment.
 
 usage: run.py BUILD     BUILD: the build folder, with the program in it
 
-Exits with 77, and says why in one line, where PyPI does not give them. The environment stays in the
-build folder, and is made anew where one of them is missing."""
+Exits with 77, and says why in one line, if PyPI does not provide them. The environment stays in the
+build folder, and is recreated if one of them is missing."""
 import os
 import pathlib
 import shutil
@@ -28,7 +28,7 @@ def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     work = build / "clients"
     python = work / "bin" / "python"
-    # Where there is no network, few seconds show it.
+    # Without a network, fail within seconds.
     os.environ.update(PIP_RETRIES="1", PIP_TIMEOUT="10")
     if not ready(python):
         shutil.rmtree(work, ignore_errors=True)

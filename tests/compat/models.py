@@ -1,6 +1,6 @@
 """Tiny models in unusual configurations. Everything follows from a case's description by integer
 arithmetic: record.py writes the files for transformers, tests/cli/compat_test.py writes the same
-ones for millrace, without a package."""
+ones for millrace, without any package."""
 import json
 import math
 import pathlib
@@ -12,7 +12,7 @@ TEXT = ("The mill turns, and the water runs: 12 stones, one wheel.\n"
 
 
 def tokenizer():
-    """Byte-level, without merges: a byte is a token."""
+    """Byte-level, without merges: one token per byte."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     names, extra = {}, 0
     for byte in range(256):
@@ -142,7 +142,7 @@ CASES = {
     "llama-rope-null": (llama(rope_scaling=None), {}),
     "llama-rope-default": (llama(rope_scaling={"rope_type": "default"}), {}),
     "llama-partial-rotary": (llama(partial_rotary_factor=0.5), {}),
-    # what transformers passes over
+    # ignored by transformers
     "llama-sliding-window": (llama(sliding_window=8), {}),
     "llama-pretraining-tp": (llama(pretraining_tp=2), {}),
     "llama-dropout": (llama(attention_dropout=0.5), {}),
@@ -216,7 +216,7 @@ CASES = {
         "rotary_pct", "rotary_emb_base"), {}),
 }
 
-# What millrace refuses, and a word of its error. Never a wrong answer.
+# Cases that millrace refuses, and a word of its error. Never a wrong answer.
 REFUSED = {
     "llama-dynamic": (llama(rope_scaling={"rope_type": "dynamic", "factor": 2.0}), "rope_type"),
     "llama-longrope": (llama(rope_scaling={
@@ -250,13 +250,13 @@ class Numbers:
             self.state = (self.state * 257 + byte) % (1 << 32)
 
     def draw(self):
-        """Whole, from -127 to 127."""
+        """An integer from -127 to 127."""
         self.state = (self.state * 1664525 + 1013904223) % (1 << 32)
         return (self.state >> 16) % 255 - 127
 
 
 def shapes(config, head):
-    """Names and shapes of the tensors; `head`: the file has one of its own."""
+    """Names and shapes of the tensors; `head`: the file has its own head."""
     if config["model_type"] == "gpt2":
         return gpt2_shapes(config, head)
     dim, vocab = int(config["hidden_size"]), config["vocab_size"]
@@ -360,7 +360,7 @@ def write_safetensors(path, tensors, dtype):
 
 
 def write(folder, name, config, options):
-    """A Hugging Face folder of the case."""
+    """Writes a Hugging Face folder for the case."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tied = config.get("tie_word_embeddings", config["model_type"] == "gpt2")

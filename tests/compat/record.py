@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Makes the models of models.py and the tokenizers of tokenizer_cases.py, asks transformers and
-tokenizers what they say, and writes recorded.json. With --check it compares with what is recorded
-there instead, and fails where they differ.
+"""Makes the models of models.py and the tokenizers of tokenizer_cases.py, runs transformers and
+tokenizers on them, and writes recorded.json. With --check it compares with the recorded results
+instead, and fails if they differ.
 
 usage: python3 -m venv V && V/bin/pip install -r tests/compat/requirements.txt &&
        V/bin/python tests/compat/record.py [--check]"""
@@ -20,14 +20,14 @@ import models
 import tokenizer_cases
 
 RECORDED = pathlib.Path(__file__).parent / "recorded.json"
-TOKENS = 24  # that are generated
+TOKENS = 24  # generated tokens
 
 
 def ask_model(folder, options):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, output_loading_info=True)
     wrong = {key: sorted(map(str, value)) for key, value in info.items() if value}
-    if options.get("tie") == "same":  # a second copy of a tied head is no fault
+    if options.get("tie") == "same":  # a second copy of a tied head is not an error
         wrong = {key: value for key, value in wrong.items() if value != ["lm_head.weight"]}
     if wrong:
         raise SystemExit(f"{folder}: transformers and models.py differ: {wrong}")
@@ -36,14 +36,14 @@ def ask_model(folder, options):
     with torch.no_grad():
         scores = model(torch.tensor([ids])).logits.double().log_softmax(-1)[0]
         nll = -scores[:-1].gather(1, torch.tensor(ids[1:])[:, None]).mean().item()
-        # Without a cache, whose layout follows sliding_window even where attention does not.
+        # Without a cache, whose layout follows sliding_window even if attention does not.
         ends = model.generation_config.eos_token_id
         ends = ends if isinstance(ends, list) else [ends]
         row, greedy, lead = ids[:20], [], math.inf
         while len(greedy) < TOKENS and not (greedy and greedy[-1] in ends):
             logits = model(torch.tensor([row]), use_cache=False).logits[0, -1].double()
             top = logits.topk(2)
-            # A small lead of the first choice over the second is no promise.
+            # A small lead of the first choice over the second is not reliable.
             lead = min(lead, (top.values[0] - top.values[1]).item())
             greedy.append(top.indices[0].item())
             row.append(greedy[-1])

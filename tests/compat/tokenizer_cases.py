@@ -1,4 +1,4 @@
-"""tokenizer.json files in unusual forms, and texts to encode with each. No package is needed."""
+"""tokenizer.json files in unusual forms, and texts to encode with each. Needs no package."""
 MARK = "\u2581"
 LLAMA3 = ("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
           " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")

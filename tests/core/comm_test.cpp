@@ -143,7 +143,7 @@ TEST(Comm, NumbersAreGatheredAndCompared) {
     });
 }
 
-// A rank that is silent is named by the others.
+// The others name a rank that does not answer.
 TEST(Comm, ASilentRankIsNamed) {
     std::vector<std::string> thrown(3);
     on_ranks(
@@ -166,7 +166,7 @@ TEST(Comm, ASilentRankIsNamed) {
     }
 }
 
-// Ranks 1 and 3, 0 and 2, and all of them in turn, while each group is the thread's of its own.
+// Ranks 1 and 3, 0 and 2, and all of them in turn, while each group belongs to its own thread.
 TEST(Comm, GroupsHaveMessagesOfTheirOwn) {
     on_ranks(4, [&](Comm& comm) {
         const std::vector<int> mine = comm.rank() % 2 ? std::vector{3, 1} : std::vector{0, 2};
@@ -188,7 +188,7 @@ TEST(Comm, GroupsHaveMessagesOfTheirOwn) {
         beside.join();
         const int alone[] = {comm.rank()};
         EXPECT_TRUE(comm.split(alone, 3)->alone());
-        // Of a group, some: they keep the names that they have among all.
+        // Some ranks of a group: they keep their global numbers.
         const int turned[] = {1, 0};
         const std::unique_ptr<Comm> again = group->split(turned, 4);
         EXPECT_EQ(again->rank(), 1 - me);
@@ -197,7 +197,7 @@ TEST(Comm, GroupsHaveMessagesOfTheirOwn) {
     });
 }
 
-// A group's line names a rank by its number among all.
+// Errors of a group name a rank by its global number.
 TEST(Comm, ASilentRankOfAGroupIsNamed) {
     on_ranks(
         4,
@@ -215,7 +215,7 @@ TEST(Comm, ASilentRankOfAGroupIsNamed) {
         0.1);
 }
 
-// What is on its way does not keep a rank from doing something else.
+// Pending transfers do not keep a rank from other work.
 TEST(Comm, TransfersAreLookedAfterNowAndThen) {
     on_ranks(2, [&](Comm& comm) {
         const int other = 1 - comm.rank();
@@ -242,7 +242,7 @@ TEST(Shards, TheFirstAndThoseBehindThemAreTheWhole) {
     }
 }
 
-// Rank 1 waits for rank 2, which is not there at all; rank 0, which waits for rank 1, learns that.
+// Rank 1 waits for rank 2, which is absent; rank 0, which waits for rank 1, learns that.
 TEST(RollCall, TheSilentRankIsKnown) {
     auto messages = thread_messages(3);
     const std::vector<int> all{0, 1, 2};
@@ -258,7 +258,7 @@ TEST(RollCall, TheSilentRankIsKnown) {
     EXPECT_EQ(there[0]->silent(), std::vector<int>());
 }
 
-// The end of one rank waits for those of all others.
+// A rank ends only after all others.
 TEST(RollCall, EndsWithTheLastRank) {
     on_ranks(4, [](Comm& comm) {
         comm.call_the_roll(5);
@@ -266,7 +266,7 @@ TEST(RollCall, EndsWithTheLastRank) {
     });
 }
 
-// The ranks of a node take its GPUs in turn, or those that the launcher has listed.
+// The ranks of a node take its GPUs in turn, or those that the launcher lists.
 TEST(Launch, RanksOfANodeTakeItsDevicesInTurn) {
     EXPECT_EQ(device_of_rank(0, nullptr, 4), "0");
     EXPECT_EQ(device_of_rank(5, nullptr, 4), "1");

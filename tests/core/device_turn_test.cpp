@@ -11,7 +11,7 @@ TEST(DeviceTurn, IsHeldByOneAndGivenBackAtItsEnd) {
     std::optional<DeviceTurn> first(std::in_place);
     DeviceTurn second;
     EXPECT_TRUE(first->take());
-    EXPECT_TRUE(first->take());  // it still has it
+    EXPECT_TRUE(first->take());  // it still holds it
     EXPECT_FALSE(second.take());
     first.reset();
     EXPECT_TRUE(second.take());

@@ -25,7 +25,7 @@ TEST(Error, KindsAreExitCodes) {
     EXPECT_EQ(Error::device({.problem = "x"}).kind(), ErrorKind::device);
 }
 
-// Names and values come from files that anyone may have made.
+// Names and values come from untrusted files.
 TEST(Error, IsOneLineWhateverTheFileSays) {
     std::string hostile = "a\nb\r\x1b[31m\x7f";
     hostile += '\0';
@@ -36,7 +36,7 @@ TEST(Error, IsOneLineWhateverTheFileSays) {
         EXPECT_NE(c, 0x7f);
     }
     EXPECT_NE(std::string(error.what()).find("a\\x0ab\\x0d\\x1b[31m\\x7f\\x00"), std::string::npos);
-    EXPECT_EQ(error.info().value, hostile);  // the program still has it as it was
+    EXPECT_EQ(error.info().value, hostile);  // the program still has the original
 }
 
 TEST(Error, LongValuesAreCut) {

@@ -85,7 +85,7 @@ TEST(MappedFileDeathTest, AMapWhoseFileWasCutIsNamed) {
             (void)bytes[90000];
         },
         testing::ExitedWithCode(1), "^program: .*/cut: the file has become shorter");
-    // What is no file's ends as it always did.
+    // A SIGBUS outside a mapped file ends the program as usual.
     EXPECT_EXIT(
         {
             explain_lost_maps("program");
@@ -187,7 +187,7 @@ TEST(OutputFile, LeavesNothingWithoutCommit) {
     EXPECT_EQ(folder.files(), 1u);
 }
 
-// The descriptor of the file that is being written becomes one of /dev/full, which has no space.
+// Redirects the descriptor of the file being written to /dev/full, which has no space.
 void fill_the_disk() {
     namespace fs = std::filesystem;
     int writing = -1;
@@ -242,7 +242,7 @@ TEST(OutputFile, ALinkStaysALink) {
     for (const char* link : {"link", "outer", "dangling"}) {
         EXPECT_TRUE(fs::is_symlink(folder / link)) << link;
     }
-    EXPECT_EQ(folder.files(), 4u);  // nothing partial, here or there
+    EXPECT_EQ(folder.files(), 4u);  // nothing partial in either folder
     fs::create_symlink("/dev/stdout", folder / "stdout");
     fs::create_symlink("/dev/null", folder / "null");
     for (const char* link : {"stdout", "null"}) {
@@ -251,7 +251,7 @@ TEST(OutputFile, ALinkStaysALink) {
     }
 }
 
-// Who can write to the folder, /tmp for example, must not choose what is overwritten.
+// Another user who can write to the folder, such as /tmp, must not choose what is overwritten.
 TEST(OutputFile, APlantedLinkIsNotFollowed) {
     TempFolder folder;
     namespace fs = std::filesystem;
@@ -273,7 +273,7 @@ TEST(OutputFile, APlantedLinkIsNotFollowed) {
     EXPECT_EQ(folder.files(), 4u);
 }
 
-// What SIGKILL or SIGBUS left, but not what another process is writing.
+// Removes what SIGKILL or SIGBUS left, but not files that another process is writing.
 TEST(OutputFile, LeftoversAreRemoved) {
     TempFolder folder;
     namespace fs = std::filesystem;
@@ -301,7 +301,7 @@ TEST(OutputFile, LeftoversAreRemoved) {
     EXPECT_EQ(folder.files(), 3u);
 }
 
-// Opening a pipe waits for another process, for ever.
+// Opening a FIFO would wait for another process forever.
 TEST(Files, APipeInPlaceOfAFileIsRefusedAtOnce) {
     TempFolder folder;
     const std::string pipe = folder / "pipe";
@@ -317,7 +317,7 @@ TEST(Files, APipeInPlaceOfAFileIsRefusedAtOnce) {
     expect("is a device or a pipe", [&] { OutputFile file(pipe); });
     expect("is a device, not a regular file", [&] { read_text_file("/dev/zero"); });
     try {
-        sync_path(pipe);  // whatever it says
+        sync_path(pipe);  // the result does not matter
     } catch (const Error&) {
     }
 }

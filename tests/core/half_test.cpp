@@ -9,7 +9,7 @@
 namespace mr {
 namespace {
 
-// Straight from the definition of the formats.
+// By the definition of the formats.
 double f16_value(std::uint16_t bits) {
     const int exponent = (bits >> 10) & 0x1f;
     const int mantissa = bits & 0x3ff;
@@ -62,7 +62,7 @@ TEST(Half, EveryBf16) {
     }
 }
 
-// Between every two neighbours: below, at and above the middle; the middle goes to the even one.
+// Between every two neighbours: below, at and above the midpoint; the midpoint rounds to even.
 TEST(Half, RoundsToNearestEven) {
     const float inf = std::numeric_limits<float>::infinity();
     for (int i = 0; i < 0x7bff; ++i) {
@@ -89,7 +89,7 @@ TEST(Half, Ends) {
     EXPECT_EQ(f32_to_f16(65520.0f), 0x7c00);
     EXPECT_EQ(f32_to_f16(1e30f), 0x7c00);
     EXPECT_EQ(f32_to_f16(-inf), 0xfc00);
-    EXPECT_EQ(f32_to_f16(0x1p-25f), 0x0000);  // the middle of 0 and the smallest
+    EXPECT_EQ(f32_to_f16(0x1p-25f), 0x0000);  // the midpoint of 0 and the smallest
     EXPECT_EQ(f32_to_f16(std::nextafterf(0x1p-25f, 1)), 0x0001);
     EXPECT_EQ(f32_to_f16(-0.0f), 0x8000);
     EXPECT_EQ(f32_to_bf16(std::numeric_limits<float>::max()), 0x7f80);

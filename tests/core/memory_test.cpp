@@ -22,7 +22,7 @@ TEST(Memory, VersionTwoGroupsTakeTheSmallestOnTheWay) {
     EXPECT_EQ(cgroup_memory_limit(groups, folder / ""), 3000000u);
     folder.write("a/b/memory.max", "4000000\n");
     EXPECT_EQ(cgroup_memory_limit(groups, folder / ""), 3000000u);
-    folder.write("memory.max", "2000000\n");  // the root: how a container sees its own
+    folder.write("memory.max", "2000000\n");  // the root, as a container sees its own
     EXPECT_EQ(cgroup_memory_limit(groups, folder / ""), 2000000u);
 }
 

@@ -14,7 +14,7 @@ TEST(OutOfMemory, WhatIsHeldBackServesMoreThanOnce) {
     hold_back_memory();
     for (int i = 0; i < 2; ++i) {
         EXPECT_TRUE(memory_is_held_back());
-        // As an allocation does that fails.
+        // What a failing allocation does.
         EXPECT_THROW(std::get_new_handler()(), std::bad_alloc);
         EXPECT_FALSE(memory_is_held_back());
         hold_back_memory_again();

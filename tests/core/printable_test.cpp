@@ -47,7 +47,7 @@ TEST(Printable, IsCutBetweenCharacters) {
     EXPECT_NE(what.find("é...: is long"), std::string::npos) << what;
 }
 
-// The decoder of the tokenizers and this one are two: they must agree.
+// The tokenizers have their own decoder: both must agree.
 TEST(Utf8, EveryCodeIsReadBack) {
     for (char32_t code = 0; code < 0x110000; ++code) {
         if (code >= 0xD800 && code < 0xE000) continue;

@@ -69,7 +69,7 @@ TEST(ThreadPool, WorkersThatFellAsleepWakeUp) {
 TEST(ThreadPool, WorkersTakePart) {
     ThreadPool pool(2);
     std::atomic<int> arrived{0};
-    // Two pieces that wait for each other: only two threads can end this.
+    // Two pieces that wait for each other: this needs two threads.
     pool.parallel_for(2, 1, [&](std::int64_t, std::int64_t, int) {
         ++arrived;
         const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -129,7 +129,7 @@ TEST(ThreadPool, AnExceptionLeavesThroughTheCallerAndThePoolLivesOn) {
             pool.parallel_for(50, 1, [&](std::int64_t, std::int64_t, int) { ++done; });
             EXPECT_EQ(done, 50);
         }
-        // All pieces throw: one of them arrives.
+        // All pieces throw: one exception arrives.
         EXPECT_THROW(
             pool.parallel_for(10, 1,
                               [](std::int64_t, std::int64_t, int) { throw std::logic_error("x"); }),
@@ -158,7 +158,7 @@ TEST(ThreadPool, ManyPoolsComeAndGo) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Stacks take address space: with little of it left, some threads start and the next does not.
+// Stacks take address space: with little left, some threads start and the next does not.
 void start_more_threads_than_fit() {
     std::ifstream statm("/proc/self/statm");
     std::size_t pages = 0;

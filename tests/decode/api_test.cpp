@@ -1,4 +1,4 @@
-// The public API, with nothing but its own header.
+// The public API, using only its own header.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -48,7 +48,7 @@ TEST(Api, TokensAndBack) {
 TEST(Api, EvaluationLeavesGenerationAsItWas) {
     millrace::Model model = millrace::Model::load(kModel, {.context = 64});
     const auto before = model.generate("Once upon a time", greedy(8)).tokens;
-    const std::string text(2000, 'a');  // longer than the context: it takes all of the cache
+    const std::string text(2000, 'a');  // longer than the context: it fills the cache
     const millrace::Evaluation result = model.evaluate(text);
     EXPECT_GT(result.tokens, 64);
     EXPECT_GT(result.perplexity, 1);

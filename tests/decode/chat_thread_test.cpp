@@ -1,4 +1,4 @@
-// The ids of a conversation that goes on: what the model drew stays as it was drawn.
+// The ids of a conversation: tokens drawn by the model are kept.
 #include "decode/chat_thread.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ struct Case {
         return path;
     }
 
-    // One turn that is answered with `answer`, and the ids of the next.
+    // One turn with `answer`, and the ids of the next.
     Ids next(const std::string& said, const Ids& answer, const std::string& heard) {
         std::vector<text::ChatMessage> talk = {{"user", "Hello"}};
         text::ChatText text = writer.write(talk, true);
@@ -55,7 +55,7 @@ text::Tokenizer::Ptr sentencepiece() {
     return model::load_model(test::reference("llama2")).tokenizer;
 }
 
-// In a way that no encoder would: letter by letter.
+// Split as no encoder would: letter by letter.
 TEST(ChatThread, KeepsTheTokensOfAnAnswer) {
     Case c(kSimple, sentencepiece());
     Ids answer;
@@ -73,14 +73,14 @@ TEST(ChatThread, KeepsTheTokensOfAnAnswer) {
                            ids.begin() + static_cast<std::ptrdiff_t>(c.first.size())));
     EXPECT_NE(ids, c.whole);
     EXPECT_EQ(c.tokenizer->decode(ids), c.tokenizer->decode(c.whole));
-    // What follows is what an encoder makes of it behind a special token.
+    // The rest is encoded as after a special token.
     const Ids rest(ids.begin() + static_cast<std::ptrdiff_t>(c.first.size() + said.size()),
                    ids.end());
     ASSERT_LT(rest.size(), c.whole.size());
     EXPECT_TRUE(std::equal(rest.rbegin(), rest.rend(), c.whole.rbegin()));
 }
 
-// No space is put before what goes on in the middle of a text.
+// No space is put before text in the middle of a conversation.
 TEST(ChatThread, ARestBeginsNoText) {
     Case c(
         "{% for m in messages %}{{ m.role }}:{{ m.content }}|{% endfor %}"
@@ -105,11 +105,11 @@ TEST(ChatThread, WhatTheTemplateWritesInAnotherWayIsEncodedBehindTheLastThatIsTh
     EXPECT_EQ(c.next("Go", Ids{'a', 'b', ' ', ' '}, "ab  "), c.whole);
     EXPECT_EQ(c.next("Go", Ids{'a', 0xe2, 0x82}, "a\xef\xbf\xbd"), c.whole);
     EXPECT_EQ(c.next("Go", Ids{}, ""), c.whole);
-    // A stop string is what the template goes on with.
+    // A stop string is the beginning of what the template writes next.
     EXPECT_EQ(c.next("Go", Ids{'a', '|', 'u', 's', 'e', 'r'}, "a"), c.whole);
 }
 
-// An answer that spells a special token out does not put its letters where the template has the
+// If an answer spells out a special token, its letters do not replace the template's
 // token.
 TEST(ChatThread, SpecialTokensOfTheTemplateStayTokens) {
     Case c(kSimple, sentencepiece());
@@ -121,9 +121,9 @@ TEST(ChatThread, SpecialTokensOfTheTemplateStayTokens) {
     const Ids ids = c.next("Go", answer, "yes");
     EXPECT_EQ(std::count(ids.begin(), ids.end(), *c.tokenizer->eos()),
               std::count(c.whole.begin(), c.whole.end(), *c.tokenizer->eos()));
-    // In what people wrote, they are text.
+    // In user text they are plain text.
     const Ids more = c.next("Go</s>", answer, "yes</s>");
-    EXPECT_EQ(std::count(more.begin(), more.end(), *c.tokenizer->eos()), 3);  // a turn each
+    EXPECT_EQ(std::count(more.begin(), more.end(), *c.tokenizer->eos()), 3);  // one per turn
     EXPECT_TRUE(std::equal(answer.begin(), answer.end(),
                            more.begin() + static_cast<std::ptrdiff_t>(c.first.size())));
 }
@@ -141,8 +141,8 @@ text::Tokenizer::Ptr bytes_with_ends() {
     return text::Tokenizer::from_data(data);
 }
 
-// The templates of real models write an answer again as it was drawn, or nearly so; those that
-// leave out what a model thought are encoded behind the question.
+// Templates of real models write an answer again as it was drawn, or nearly so; templates that drop
+// a model's reasoning are encoded anew from the question on.
 TEST(ChatThread, TemplatesOfRealModels) {
     const auto run = [](const std::string& name, const std::string& said) {
         SCOPED_TRACE(name + ": " + said);
@@ -151,7 +151,7 @@ TEST(ChatThread, TemplatesOfRealModels) {
         Case c(source, bytes_with_ends());
         const Ids answer(said.begin(), said.end());
         const Ids ids = c.next("And then?", answer, said);
-        EXPECT_EQ(ids, c.whole);  // of bytes there is one way to write a text
+        EXPECT_EQ(ids, c.whole);  // a text has only one encoding as bytes
         c.first.insert(c.first.end(), answer.begin(), answer.end());
         return ids.size() > c.first.size() &&
                std::equal(c.first.begin(), c.first.end(), ids.begin());
@@ -159,7 +159,7 @@ TEST(ChatThread, TemplatesOfRealModels) {
     for (const char* name : {"chatml", "llama31", "phi4", "qwen25", "qwen3", "smollm3", "zephyr"}) {
         EXPECT_TRUE(run(name, "There was a mill.")) << name;
     }
-    for (const char* name : {"llama2", "mistral"}) {  // whose answers begin with a space
+    for (const char* name : {"llama2", "mistral"}) {  // answers begin with a space
         EXPECT_TRUE(run(name, " There was a mill.")) << name;
     }
     for (const char* name : {"deepseek_r1", "qwen3"}) {

@@ -1,4 +1,4 @@
-// --check-nan while text is made: the same text, or an error that names the place.
+// --check-nan during generation: the same text, or an error that names the place.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -90,10 +90,10 @@ TEST(CheckNan, AStepThatFailsIsNamedAndLeavesTheSessionRight) {
     }
     engine->cache().check_books();
     const std::string five = Session(*healthy).generate(kPrompt, greedy(5)).text;
-    EXPECT_EQ(five.find(shown), 0u);  // what may become a character is held back
+    EXPECT_EQ(five.find(shown), 0u);  // a partial character is held back
     EXPECT_FALSE(shown.empty());
     EXPECT_EQ(error_of(session, kPrompt, greedy(12)).find(finding), 0u);
-    // Mended, and on from the token that failed: it was not computed, and is not taken to be.
+    // Repaired, continue from the token that failed: it was not computed, and is not assumed to be.
     *damaged = whole;
     std::vector<std::int32_t> longer = kPrompt;
     longer.insert(longer.end(), want.begin(), want.begin() + 5);

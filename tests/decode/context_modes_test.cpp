@@ -35,7 +35,7 @@ std::shared_ptr<model::Model> load(const char* name) {
     return model;
 }
 
-// As long as nothing leaves, all modes say the same.
+// As long as nothing is evicted, all modes give the same.
 TEST(ContextModes, ShortTextsAreTheSame) {
     const auto model = load("llama2");
     const std::string text = text_of(12);
@@ -49,15 +49,15 @@ TEST(ContextModes, ShortTextsAreTheSame) {
         EXPECT_EQ(other.bytes, full.bytes);
         EXPECT_EQ(other.nll, full.nll);
         EXPECT_EQ(other.evicted, 0);
-        // The end of the document is predicted, and is no text.
+        // The end of the document is predicted, but is not text.
         const EvalResult ends = run(model, text, {.ends = true, .mode = mode, .stream = {4, 56}});
         EXPECT_EQ(ends.tokens, full.tokens + 1);
         EXPECT_EQ(ends.bytes, full.bytes);
     }
 }
 
-// With one layer, streaming over sinks and a window is what a prompt of both gives: here against
-// the window of the last tokens, which without sinks is recompute.
+// With one layer, streaming over sinks and a window equals a prompt of both: here with the window
+// of the last tokens, which without sinks equals recompute.
 TEST(ContextModes, AWindowOfOneLayerIsRecompute) {
     const auto model = load("llama2");
     model->weights.layers.resize(1);
@@ -70,7 +70,7 @@ TEST(ContextModes, AWindowOfOneLayerIsRecompute) {
     EXPECT_NEAR(window.nll, expected.nll, 1e-6);
     EXPECT_EQ(window.evicted, window.tokens - 32);
     EXPECT_EQ(expected.evicted, window.evicted);
-    // Sinks make a difference.
+    // Sinks change the result.
     const EvalResult streaming =
         run(model, text, {.mode = ContextMode::streaming, .stream = {4, 28}});
     EXPECT_GT(std::fabs(streaming.nll - window.nll), 1e-4);
@@ -131,14 +131,14 @@ TEST(ContextModes, SamplesAreTheSameTokens) {
         }
     }
     EXPECT_EQ(run(model, short_text, {}).sample_tokens, 0);
-    // Where only some are predicted, what they give is no mean of all.
+    // If only some tokens are predicted, there is no mean over all.
     EvalOptions few{.mode = ContextMode::streaming, .stream = {4, 28}, .sample = 5};
     const EvalResult some = run(model, long_text, few);
     EXPECT_EQ(some.sample_tokens, 5);
     EXPECT_NE(some.sample_nll, some.nll);
 }
 
-// Also where the text is cut, a token stands where it stands in the document.
+// Even if the text is cut, a token keeps its position in the document.
 TEST(ContextModes, CurvesHaveOneAxis) {
     const auto model = load("llama2");
     const std::string text = text_of(300);
@@ -152,7 +152,7 @@ TEST(ContextModes, CurvesHaveOneAxis) {
     }
 }
 
-// Also of one long document, and up to the end of what is read.
+// Also for one long document, and up to its end.
 TEST(ContextModes, SayHowFarTheyAre) {
     const auto model = load("llama2");
     const std::string text = text_of(150) + "|" + text_of(150) + "|" + text_of(1000);
@@ -171,11 +171,11 @@ TEST(ContextModes, SayHowFarTheyAre) {
             ++calls;
         };
         run(model, text, options, 96, hear);
-        if (mode != ContextMode::full) {  // which reads the beginning of each document
+        if (mode != ContextMode::full) {  // it reads the beginning of each document
             EXPECT_EQ(last, 2 * text_of(150).size());
             EXPECT_GE(calls, 5);
         }
-        // Who listens may end it, in the middle of a document.
+        // The callback may end it, in the middle of a document.
         const auto end = [](std::string_view, std::uint64_t, std::uint64_t) { throw 7; };
         EXPECT_THROW(run(model, text, options, 96, end), int);
     }

@@ -38,7 +38,7 @@ std::unique_ptr<model::Engine> engine_of(std::shared_ptr<const model::Model> mod
     return model::make_engine(std::move(model), options);
 }
 
-// A device that is lost answers no other question either: the program ends with it.
+// A lost device answers no further question: the program ends.
 TEST(Conversation, GoesOnAfterWhatAPersonCanDoBetter) {
     EXPECT_TRUE(may_go_on(ErrorKind::input));
     EXPECT_TRUE(may_go_on(ErrorKind::usage));
@@ -62,7 +62,7 @@ TEST(Conversation, KeepsItsHistory) {
     EXPECT_EQ(chat.answer("Hello", greedy(5)).ids, first.ids);
 }
 
-// A template is executed anew every turn; what it writes of the turns before is in the cache.
+// A template is executed anew every turn; its text of earlier turns is in the cache.
 TEST(Conversation, ATemplateFindsItsBeginningInTheCache) {
     const test::TempFolder folder;
     const std::string path = folder / "t.jinja";
@@ -131,7 +131,7 @@ TEST(Session, ALongPromptCanBeCancelled) {
     EXPECT_EQ(none.prompt_tokens, 300);
     EXPECT_GT(none.prefill.tokens, 0);
     EXPECT_LT(none.prefill.tokens, 300);
-    // What was computed is not computed again, and the answer is the one of a prompt in one piece.
+    // Computed tokens are not computed again, and the answer equals that of a prompt in one piece.
     const Generated rest = session.generate(prompt, greedy(5));
     EXPECT_EQ(rest.prefill.tokens, 300 - none.prefill.tokens);
     const std::unique_ptr<model::Engine> opened_fresh = engine_of(reference("llama2"), 512);
@@ -146,7 +146,7 @@ TEST(Session, CancelledBetweenTokens) {
     const std::int32_t bos = *engine.model().tokenizer->bos();
     GenerateOptions options = greedy(100);
     int asked = 0;
-    options.cancelled = [&] { return ++asked > 4; };  // before every pass, each of which draws
+    options.cancelled = [&] { return ++asked > 4; };  // polled before every pass
     const Generated made = session.generate({&bos, 1}, options);
     EXPECT_EQ(made.reason, StopReason::cancelled);
     EXPECT_EQ(made.ids.size(), 4u);
@@ -156,7 +156,7 @@ TEST(Session, CancelledBetweenTokens) {
     EXPECT_DOUBLE_EQ(made.decode.bytes_per_second(), read / made.decode.seconds);
 }
 
-// A text of which the end is held back, because a stop string may begin there.
+// The end of the text is held back, because a stop string may begin there.
 TEST(Session, OnTextIsNotCalledAgainAfterItSaidNo) {
     const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
     model::Engine& engine = *opened_engine;
@@ -247,7 +247,7 @@ TEST(Conversation, GoesOnFromMessagesThatAreGiven) {
     other.restore({said[0], said[1], said[2]});
     EXPECT_EQ(other.answer("And you?", greedy(5)).ids, want.ids);
     EXPECT_EQ(other.messages().size(), 5u);
-    other.clear();  // the system prompt that came with them stays
+    other.clear();  // their system prompt stays
     ASSERT_EQ(other.messages().size(), 1u);
     EXPECT_EQ(other.messages()[0].content, "Be brief.");
     other.restore({});
@@ -283,7 +283,7 @@ TEST(Conversation, SaysWhatItForgot) {
         EXPECT_EQ(dropped[i], "This is question number " + std::to_string(i) + ", of eight.");
     }
     EXPECT_THROW(chat.answer(std::string(2000, 'x'), greedy(1)), Error);
-    EXPECT_TRUE(chat.dropped().empty());  // the turn that failed was none
+    EXPECT_TRUE(chat.dropped().empty());  // the failed turn does not count
 }
 
 }  // namespace

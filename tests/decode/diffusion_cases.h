@@ -1,5 +1,5 @@
-// What the tests of texts that are filled in share, on any engine: tiny models of every kind, and a
-// decoder written as plainly as possible, which keeps nothing between passes.
+// Shared by the tests of diffusion texts, for any engine: tiny models of every kind, and a decoder
+// written as plainly as possible, which keeps nothing between passes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ namespace mr::test {
 
 struct DiffusionCase {
     const char* name;
-    int block;  // 0: attention is full
+    int block;  // 0: full attention
     int sub_block;
     bool shifted;
 };
@@ -35,7 +35,8 @@ inline constexpr DiffusionCase kDiffusionCases[] = {
     {"shifted", 16, 4, true},     {"shifted8", 8, 0, true},    {"full", 0, 0, false},
     {"full_shifted", 0, 0, true},
 };
-// Those whose attention is block-causal, and of them those that commit a block with the next one.
+// Those with block-causal attention, and among them those that commit a block together with the
+// next.
 inline std::vector<DiffusionCase> block_cases() {
     std::vector<DiffusionCase> out(std::begin(kDiffusionCases), std::end(kDiffusionCases));
     std::erase_if(out, [](const DiffusionCase& of) { return of.block == 0; });
@@ -73,7 +74,7 @@ inline std::shared_ptr<const model::Model> diffusion_model(const DiffusionCase& 
         model::random_model(diffusion_spec(of), DType::f32, 11));
 }
 
-// Logits [vocab] of every token of a text, computed from nothing.
+// Logits [vocab] of every token of a text, computed from scratch.
 inline std::vector<std::vector<float>> all_logits(model::Engine& engine,
                                                   const std::vector<std::int32_t>& ids,
                                                   const std::optional<ops::AttentionMask>& mask) {
@@ -92,8 +93,8 @@ inline std::vector<std::vector<float>> all_logits(model::Engine& engine,
     return out;
 }
 
-// A draw without filters, in f64 and as its definition says it: every 16 tokens draw one of theirs
-// by Philox at (seed, position, step and their number from 1 on), and the row draws one of the
+// A draw without filters, in f64 and by its definition: every 16 tokens draw one of theirs by
+// Philox at (seed, position, step and their number from 1 on), and the row draws one of the
 // sixteens by Philox at (seed, position, step).
 inline ops::Sampled plain_draw(const std::vector<float>& row, const ops::SampleParams& sampling,
                                std::uint64_t position, std::uint64_t step) {
@@ -111,7 +112,7 @@ inline ops::Sampled plain_draw(const std::vector<float>& row, const ops::SampleP
         if (i % 16 == 0) sixteens.push_back(0);
         sixteens.back() += weights[i];
     }
-    // The first with which the sum is more than a share `u` of it.
+    // The first at which the running sum exceeds a share `u` of the total.
     const auto draw = [&](std::span<const double> of, std::uint64_t stream) {
         double all = 0, to = 0;
         for (const double weight : of) all += weight;
@@ -158,7 +159,7 @@ struct PlainDecoder {
                 known[static_cast<std::size_t>(i)] = true;
             }
             int pass = 0;
-            // A shifted block-causal model takes a block's first token from the one before it.
+            // A shifted block-causal model predicts a block's first token from the one before it.
             if (d.block > 0 && d.shifted && !known[static_cast<std::size_t>(start)]) {
                 const std::vector<std::int32_t> before(text.begin(), text.begin() + start);
                 settle(text, known, all_logits(engine, before, mask), {start}, 1, pass++);
@@ -249,7 +250,7 @@ struct PlainDecoder {
     }
 };
 
-// Every strategy, with numbers that make tiny random models use both sides of them.
+// Every strategy, with parameters for which tiny random models use both branches.
 inline std::vector<ops::DenoiseParams> denoise_cases(int block) {
     using ops::Remask;
     std::vector<ops::DenoiseParams> out;
@@ -276,7 +277,7 @@ inline decode::GenerateOptions filling(const ops::DenoiseParams& denoise, int to
     return options;
 }
 
-// The same with draws that are not filtered, at a temperature of 0, 1 and another one in turn.
+// The same with unfiltered draws, at temperatures 0, 1 and another one in turn.
 inline decode::GenerateOptions filling_unfiltered(const ops::DenoiseParams& denoise, int tokens,
                                                   std::uint64_t seed = 5) {
     decode::GenerateOptions options = filling(denoise, tokens, seed);
@@ -297,14 +298,14 @@ inline decode::Generated filled(model::Engine& engine, const std::vector<std::in
     return *scheduler.take(id);
 }
 
-// `make(sequences, pool)` gives an engine; texts have at most `longest` tokens.
+// `make(sequences, pool)` makes an engine; texts have at most `longest` tokens.
 template <typename Make>
 void every_strategy_is_that_of_a_plain_decoder(const DiffusionCase& of, Make&& make, int longest) {
     const auto engine = make(1, 0), plain = make(1, 0);
     const int block = of.block > 0 ? of.block : model::kUsualBlock;
     int case_number = 0;
     for (const ops::DenoiseParams& denoise : denoise_cases(block)) {
-        // Prompts that fill their last block, and that do not; texts that do, and that do not.
+        // Prompts and texts that fill their last block, and that do not.
         const int prompts[] = {1, 2 * block, 2 * block + 3, 37}, tokens[] = {1, 2 * block, 45};
         const int prompt_tokens = prompts[case_number % 4];
         for (const int count : tokens) {
@@ -322,7 +323,7 @@ void every_strategy_is_that_of_a_plain_decoder(const DiffusionCase& of, Make&& m
             const decode::Generated got = filled(*engine, prompt, options);
             EXPECT_EQ(got.ids, decoder(prompt, count));
             EXPECT_EQ(std::ssize(got.ids), count);
-            // No mask token is ever a part of a text.
+            // The mask token is never part of a text.
             EXPECT_EQ(std::count(got.ids.begin(), got.ids.end(), 95), 0);
         }
         ++case_number;
@@ -346,7 +347,7 @@ void committing_with_the_next_block_is_committing_apart(const DiffusionCase& of,
     }
 }
 
-// Scheduler::guess_on_host(): alone, and beside a text that does not ask for it.
+// Scheduler::guess_on_host(): alone, and beside a text that does not use it.
 template <typename Make>
 void guesses_on_the_host_are_the_engines(const DiffusionCase& of, Make&& make) {
     constexpr int kTokens = 24;
@@ -382,7 +383,7 @@ void guesses_on_the_host_are_the_engines(const DiffusionCase& of, Make&& make) {
     }
 }
 
-// Requests that come, are cancelled and share beginnings, in a pool that has not room for all.
+// Requests that arrive, are cancelled and share prefixes, in a pool too small for all.
 template <typename Make>
 void texts_have_the_bits_they_have_alone(const DiffusionCase& of, Make&& make) {
     const int block = of.block > 0 ? of.block : model::kUsualBlock;
@@ -401,7 +402,7 @@ void texts_have_the_bits_they_have_alone(const DiffusionCase& of, Make&& make) {
     constexpr int kOrders = 40;
     for (int i = 0; i < kOrders; ++i) {
         Order order;
-        // Some begin alike, so that pages are shared and prompts are computed once.
+        // Some have equal prefixes, so that pages are shared and prompts are computed once.
         order.prompt = some_tokens(1 + below(90), below(4), 95);
         const auto which = static_cast<std::size_t>(below(static_cast<int>(denoise.size())));
         // Half of them have filters, so that passes are mixed.

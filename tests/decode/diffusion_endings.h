@@ -1,8 +1,8 @@
-// Texts that are filled in and end early (by logits that are not finite, by an end token or a stop
-// string inside of a block), and texts beside which others come and go: what the same engine fills
-// in afterwards is what a fresh one does.
+// Diffusion texts that end early (by logits that are not finite, by an end token or a stop string
+// inside a block), and texts beside which others come and go: later texts on the same engine equal
+// those of a fresh one.
 //
-// `open(model)` gives a function of the number of sequences that makes engines of the model.
+// `open(model)` returns a function that makes engines of the model for a number of sequences.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,8 +31,8 @@ inline bool holds(const std::vector<std::int32_t>& ids, std::int32_t token) {
     return std::find(ids.begin(), ids.end(), token) != ids.end();
 }
 
-// Its tokens are bytes. Its head is a matrix of its own, so that damage to the embedding of a token
-// is met by texts with that token alone.
+// Its tokens are bytes. Its head is untied, so that damage to a token's embedding only affects
+// texts with that token.
 inline model::Model byte_model(const DiffusionCase& of, DType type) {
     model::ModelSpec spec = diffusion_spec(of);
     spec.tied_embeddings = false;
@@ -54,21 +54,21 @@ inline auto engines_on_cpu(model::Model model) {
     };
 }
 
-// A text with a token, ids[at], that is neither in its prompt nor before; it lies inside of a block
-// and behind the first one.
+// A text with a token, ids[at], that is neither in its prompt nor before; it lies inside a block
+// and after the first one.
 struct TextWithNewToken {
     std::vector<std::int32_t> prompt, ids;
     decode::GenerateOptions options;
     std::size_t at = 0;
 };
 
-// Seeds are tried until there is one.
+// Tries seeds until there is one.
 inline std::optional<TextWithNewToken> text_with_new_token(model::Engine& engine,
                                                            const DiffusionCase& of) {
     const int block = block_of(of);
     TextWithNewToken out;
     out.prompt = some_tokens(5, 5, 95);
-    const int begin = of.block > 0 ? 5 : 0;  // of the text, counted from where a block begins
+    const int begin = of.block > 0 ? 5 : 0;  // start of the text relative to a block
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
         out.options = filling({.remask = ops::Remask::dynamic, .threshold = 0.06f},
                               std::min(5 * block + 2, 200), seed);
@@ -85,7 +85,7 @@ inline std::optional<TextWithNewToken> text_with_new_token(model::Engine& engine
     return std::nullopt;
 }
 
-// What a text ends with instead of tokens; empty: it has tokens. `shown` is what came before.
+// The error that ends a text; empty: it has tokens. `shown`: the text before it.
 inline std::string error_of(model::Engine& engine, const std::vector<std::int32_t>& prompt,
                             const decode::GenerateOptions& options, std::string& shown) {
     shown.clear();
@@ -105,8 +105,8 @@ inline std::string error_of(model::Engine& engine, const std::vector<std::int32_
     return {};
 }
 
-// The error of the text, which does not depend on who drives the passes. A token whose embedding is
-// NaN ends the text in which it is settled, in the next pass, some blocks into it.
+// The error of the text does not depend on what drives the passes. A token with a NaN embedding
+// ends the text in which it is settled, in the next pass, some blocks into it.
 template <typename Open>
 std::string a_row_that_is_not_finite_ends_its_text_alone(const DiffusionCase& of, DType type,
                                                          Open&& open) {
@@ -125,7 +125,7 @@ std::string a_row_that_is_not_finite_ends_its_text_alone(const DiffusionCase& of
     std::string shown, shown_again;
     const std::string error = error_of(*engine, text->prompt, text->options, shown);
     EXPECT_FALSE(error.empty());
-    // The blocks before it are whole, and no others.
+    // Only the blocks before it are complete.
     EXPECT_GE(static_cast<int>(shown.size()), block_of(of) - 5);
     EXPECT_EQ(known->model().tokenizer->decode(text->ids).find(shown), 0u);
     EXPECT_LE(shown.size(), text->at + static_cast<std::size_t>(block_of(of)));
@@ -145,7 +145,7 @@ std::string a_row_that_is_not_finite_ends_its_text_alone(const DiffusionCase& of
         EXPECT_EQ(got.passes, want.passes);
         EXPECT_EQ(error_of(*engine, text->prompt, text->options, shown_again), error);
         EXPECT_EQ(shown_again, shown);
-        // Side by side, the one ends and the other does not notice.
+        // Side by side: one ends, and the other is not affected.
         const auto two = poisoned(2);
         decode::Scheduler scheduler(*two);
         const auto bad = scheduler.add(text->prompt, text->options);
@@ -207,8 +207,8 @@ void a_text_that_ends_inside_of_a_block_leaves_nothing_behind(const DiffusionCas
     others_are_those_of_a_fresh_engine(2);
 }
 
-// A long text that is alone between visits. Where the engine has one sequence a visitor can only
-// wait, and goes away again; the passes are those of a text that others wait for all the same.
+// A long text that is alone between visits. On an engine with one sequence a visitor can only wait,
+// and leaves again; even so the passes are those of a text that others wait for.
 inline void texts_come_and_go_beside_one(const DiffusionCase& of, model::Engine& engine,
                                          model::Engine& alone, bool prefix_cache = false) {
     const int block = block_of(of);
@@ -233,7 +233,7 @@ inline void texts_come_and_go_beside_one(const DiffusionCase& of, model::Engine&
             visits.back().id = scheduler.add(visits.back().prompt, visits.back().options);
         };
         add(7, std::min(12 * block, 200));
-        int steps = 0;  // since the last visitor came or went
+        int steps = 0;  // since the last visitor came or left
         while (scheduler.step()) {
             engine.cache().check_books();
             ++steps;

@@ -53,8 +53,8 @@ TEST_P(Diffusion, EveryStrategyIsThatOfAPlainDecoder) {
     test::every_strategy_is_that_of_a_plain_decoder(GetParam(), make, 300);
 }
 
-// Of texts that come at once all prompts are computed before a block: no pass has both. A text that
-// comes later shares passes with blocks.
+// For texts that arrive together all prompts are computed before a block: no pass has both. A later
+// text shares passes with blocks.
 TEST_P(DiffusionTogether, PromptsOfABurstComeBeforeBlocks) {
     const DiffusionCase& of = GetParam();
     const auto engine = engine_of(of, 8, 0);
@@ -100,7 +100,7 @@ TEST_P(DiffusionTogether, CommittingWithTheNextBlockIsCommittingApart) {
 
 TEST_P(Diffusion, AnotherBlockIsTheSameModelWithIt) {
     const DiffusionCase& of = GetParam();
-    if (of.sub_block > 0) {  // its blocks have parts, and are what they are
+    if (of.sub_block > 0) {  // its blocks have parts, whose size is fixed
         DiffusionOptions other;
         other.block = 2 * of.block;
         EXPECT_THROW(other.check(test::diffusion_spec(of)), Error);
@@ -155,7 +155,7 @@ TEST(DiffusionText, TheSamePromptWithTwoBlocksIsTwoTexts) {
     const DiffusionCase of{"aligned", 4, 0, false};
     const auto engine = engine_of(of, 2, 0, 1, 8);
     const auto prompt = test::some_tokens(100, 1, 95);
-    for (const int block : {8, 4, 8, 4}) {  // what one has left in the cache is not the other's
+    for (const int block : {8, 4, 8, 4}) {  // cached pages of one are not used by the other
         GenerateOptions options = test::filling({.remask = ops::Remask::fixed}, 20);
         options.diffusion.block = block;
         const auto alone = engine_of(of, 1, 0, 1, block);
@@ -170,7 +170,7 @@ TEST(DiffusionText, TheSamePromptWithTwoBlocksIsTwoTexts) {
 }
 
 TEST(DiffusionText, APromptThatCanBeCancelledIsCutWhereABlockEnds) {
-    // Its first pieces are small, and a block may be longer than they are.
+    // Its first pieces are small, and a block may be longer.
     const DiffusionCase of{"aligned", 4, 0, false};
     for (const int block : {5, 40, 64}) {
         const auto engine = engine_of(of, 1, 0, 1, block);
@@ -185,7 +185,7 @@ TEST(DiffusionText, APromptThatCanBeCancelledIsCutWhereABlockEnds) {
 }
 
 TEST(DiffusionText, ARejectedDrawIsNotRepeated) {
-    // Draws of one place in one block, step by step: with temperature 1 they must not all be one.
+    // Draws for one place in one block, step by step: at temperature 1 they must not all be equal.
     const auto engine = engine_of({"aligned16", 16, 0, false});
     const auto prompt = test::some_tokens(16, 2, 95);
     ops::SampleParams sampling;
@@ -199,7 +199,7 @@ TEST(DiffusionText, ARejectedDrawIsNotRepeated) {
     const model::SeqId seq = engine->cache().open();
     const model::BatchItem first = model::prompt_item(seq, prompt, model::BatchItem::Logits::none);
     engine->submit({&first, 1});
-    std::vector<std::int32_t> last;  // what was drawn for the last place
+    std::vector<std::int32_t> last;  // draws for the last place
     std::vector<ops::Guess> guesses;
     while (!text.filled()) {
         const model::BatchItem item = text.next(engine->cache(), seq);
@@ -259,7 +259,7 @@ TEST(DiffusionText, APrefixCacheIsExactInTheFirstPassOfABlock) {
         const Generated got = test::filled(*engine, prompt, options);
         EXPECT_EQ(std::ssize(got.ids), 24);
         EXPECT_EQ(std::count(got.ids.begin(), got.ids.end(), 95), 0);
-        // With one pass a block every pass is the first of its block, which computes everything.
+        // With one pass per block every pass is the first of its block, which computes everything.
         GenerateOptions exact = options;
         exact.diffusion.prefix_cache = false;
         exact.diffusion.denoise.steps = options.diffusion.denoise.steps = 1;
@@ -268,8 +268,8 @@ TEST(DiffusionText, APrefixCacheIsExactInTheFirstPassOfABlock) {
     }
 }
 
-// What an engine is given that fills in blocks by itself says what the next pass of the host
-// would compute: at the beginning of a block, inside of it, and behind one that was filled.
+// The open block for an engine that fills in blocks by itself equals the next pass of the host: at
+// the start of a block, inside it, and after a filled one.
 TEST(DiffusionText, AnOpenBlockOfFullAttentionIsTheWholeText) {
     const ops::SampleParams sampling{.temperature = 1, .seed = 3};
     for (const bool shifted : {false, true}) {
@@ -293,7 +293,7 @@ TEST(DiffusionText, AnOpenBlockOfFullAttentionIsTheWholeText) {
                 EXPECT_EQ(at_start->start, begin);
                 EXPECT_EQ(at_start->pass, 0);
                 EXPECT_EQ(std::vector(at_start->text.begin(), at_start->text.end()), so_far);
-                // A pass of the host between.
+                // One pass of the host in between.
                 const model::BatchItem item = text.next(engine->cache(), open.id());
                 EXPECT_EQ(item.tokens.size(), 32u);
                 std::vector<ops::Guess> guesses(text.places().size());
@@ -318,7 +318,7 @@ TEST(DiffusionText, AnOpenBlockOfFullAttentionIsTheWholeText) {
                 EXPECT_EQ(inside->keeps, prefix_cache);
                 EXPECT_EQ(std::vector(inside->text.begin(), inside->text.end()), so_far);
                 EXPECT_EQ(inside->text.data() + begin, inside->ids.data());
-                // What is kept ends where the next pass begins.
+                // The kept part ends where the next pass begins.
                 const std::int64_t kept = prefix_cache ? begin - (shifted ? 1 : 0) : 0;
                 EXPECT_EQ(engine->cache().length(open.id()), kept);
                 EXPECT_EQ(std::ssize(text.next(engine->cache(), open.id()).tokens), 32 - kept);

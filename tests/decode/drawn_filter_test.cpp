@@ -1,4 +1,4 @@
-// A filter takes the draws before its mask is made, whether they have been read or not.
+// A filter takes all earlier draws before it makes its mask, whether they have been read or not.
 #include "decode/drawn_filter.h"
 
 #include <gtest/gtest.h>
@@ -48,11 +48,11 @@ class DrawnFilterTest : public testing::Test {
 
 TEST_F(DrawnFilterTest, AMaskWaitsForTheDrawBefore) {
     DrawnFilter filter = filter_of();
-    EXPECT_EQ(filter.mask()[0], 0u);  // of the first draw
+    EXPECT_EQ(filter.mask()[0], 0u);  // for the first draw
     filter.launched();
     EXPECT_EQ(filter.mask()[0], 1u);
     filter.launched();
-    filter.accept(4);  // read after the mask of the next: the filter knows it
+    filter.accept(4);  // read after the next mask was made: the filter has it already
     EXPECT_EQ(filter.mask()[0], 2u);
     filter.accept(5);
     EXPECT_EQ(seen_, (std::vector<std::int32_t>{4, 5}));
@@ -70,7 +70,7 @@ TEST_F(DrawnFilterTest, WhatHasBeenReadIsNotWaitedFor) {
     EXPECT_TRUE(waited_.empty());
 }
 
-// The draw behind an end was launched; the filter sees neither of them.
+// A draw was launched after the end; the filter sees neither of them.
 TEST_F(DrawnFilterTest, NothingIsTakenBehindTheEnd) {
     draws_ = {4, kEnd, 6};
     DrawnFilter filter = filter_of();

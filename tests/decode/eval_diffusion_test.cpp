@@ -13,7 +13,7 @@
 namespace mr::decode {
 namespace {
 
-// A vocabulary so small that all texts can be counted.
+// A vocabulary so small that all texts can be enumerated.
 std::unique_ptr<model::Engine> counted(int block, bool shifted, int sub_block = 0) {
     model::ModelSpec spec = test::diffusion_spec({"", block, sub_block, shifted});
     spec.vocab = 5;
@@ -73,7 +73,7 @@ TEST(DiffusionEval, BlocksOfOneTokenAreExactByBothNumbers) {
 }
 
 TEST(DiffusionEval, TheBoundIsThatOfRandomOrders) {
-    // The mean over orders of the exact number: all 24 orders of a block of four, by hand.
+    // The mean of the exact number over orders: all 24 orders of a block of four, by hand.
     const auto engine = counted(4, false);
     const std::vector<std::int32_t> text = {1, 0, 3, 4, 0, 1, 4, 3};  // the first block is known
     const auto logprobs = [&](unsigned known) {
@@ -118,7 +118,7 @@ TEST(DiffusionEval, TheErrorOfTheBoundIsThatOfItsDraws) {
             squares += got.nats * got.nats / kDraws;
             variance += got.variance / kDraws;
         }
-        // What the draws do. The estimate counts the spread between the rates besides.
+        // The variance over draws. The estimate also counts the spread between the rates.
         const double seen = squares - mean * mean;
         EXPECT_GT(variance, 0.85 * seen) << rates;
         EXPECT_LT(variance, 2 * seen) << rates;

@@ -1,4 +1,4 @@
-// What the tests of live sequences share, on any engine.
+// Shared by the tests of live sequences, for any engine.
 #pragma once
 
 #include <gtest/gtest.h>

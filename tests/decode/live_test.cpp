@@ -1,4 +1,4 @@
-// Conversations without an end: one sequence that goes on from turn to turn.
+// Conversations without an end: one sequence that continues from turn to turn.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -22,10 +22,10 @@ using test::sampled;
 
 constexpr model::Stream kStream{4, 44};
 constexpr int kBatch =
-    64;  // tokens in a piece of a prompt: how far a sequence can go back, at least
+    64;  // tokens in a piece of a prompt: a sequence can be truncated by this many, at least
 
-// Ids are bytes, so that a text has one way to be written; those past them print nothing. Some
-// answers are no UTF-8.
+// Ids are bytes, so that a text has one encoding; higher ids print nothing. Some answers are not
+// valid UTF-8.
 text::Tokenizer::Ptr byte_tokenizer(int vocab) {
     text::TokenizerData data = text::Tokenizer::bytes(vocab)->data();
     for (std::size_t i = 256; i < data.types.size(); ++i) {
@@ -48,7 +48,7 @@ std::vector<std::int32_t> some_tokens(int count, int salt) {
     return test::some_tokens(count, salt, 47);
 }
 
-// The answer that a sequence of its own gives.
+// The answer of a separate sequence.
 Generated alone(const char* name, const std::vector<std::int32_t>& prompt,
                 GenerateOptions options) {
     const auto engine = engine_of(name);
@@ -62,7 +62,7 @@ TEST(LiveSequence, HasTheBitsOfAFreshOneAndIsFedWhatIsNew) {
         const auto engine = engine_of(name);
         LiveSequence live(*engine, kStream);
         std::vector<std::int32_t> history;
-        // Turns of a token, and of more than a pass and the window hold.
+        // Turns of one token, and of more than a pass and the window hold.
         int turn = 0;
         for (const int count : {5, 1, 30, 150, 2, 64, 300, 17}) {
             SCOPED_TRACE(turn);
@@ -93,7 +93,7 @@ TEST(LiveSequence, GoesBackOrBeginsAnew) {
             append(other, some_tokens(6, salt));
             return other;
         };
-        // By less than a pass: what it sees is still there.
+        // Back by less than a pass: the window is still in the cache.
         for (const std::size_t length : {400u, 390u, 365u}) {
             SCOPED_TRACE(length);
             const auto prompt = branch(length, 2);
@@ -101,17 +101,17 @@ TEST(LiveSequence, GoesBackOrBeginsAnew) {
             expect_equal(made, alone(name, prompt, sampled(8)));
             EXPECT_EQ(made.prefill.tokens, 6);
         }
-        // By more: all of it goes through the window again.
+        // Back by more: everything goes through the window again.
         const auto far = branch(120, 3);
         const Generated made = live.generate(far, sampled(8));
         expect_equal(made, alone(name, far, sampled(8)));
         EXPECT_EQ(made.prefill.tokens, 126);
-        // As long as no page was written again, a sequence goes back to anywhere.
+        // As long as no page was overwritten, a sequence can go back to any length.
         live.generate(some_tokens(40, 5), sampled(4));
         const auto few = some_tokens(3, 5);
         const Generated last = live.generate(few, sampled(4));
         expect_equal(last, alone(name, few, sampled(4)));
-        EXPECT_EQ(last.prefill.tokens, 1);  // the one whose logits are drawn from
+        EXPECT_EQ(last.prefill.tokens, 1);  // the one with the logits to draw from
         engine->cache().check_books();
     }
 }
@@ -150,7 +150,7 @@ TEST(LiveSequence, AfterAnErrorItIsEmpty) {
 
 // ---- conversations --------------------------------------------------------------------------
 
-// What the same messages give in a conversation of their own.
+// The answer to the same messages in a new conversation.
 Generated afresh(const char* name, const Conversation& chat, const std::string& message,
                  const GenerateOptions& options, const text::ChatOptions& how = {}) {
     const auto engine = engine_of(name);
@@ -173,8 +173,8 @@ TEST(LiveConversation, GoesOnFarPastTheContext) {
         const Generated want = afresh("llama2", chat, question(i), options);
         const Generated made = chat.answer(question(i), options);
         expect_equal(made, want);
-        // The answer, as bytes that may have become U+FFFD, + "\nUser: " + question +
-        // "\nAssistant:", whatever came before.
+        // The answer, whose invalid bytes became U+FFFD, + "\nUser: " + question + "\nAssistant:",
+        // whatever came before.
         if (i > 0) {
             EXPECT_LE(made.prefill.tokens, 110);
         }
@@ -193,7 +193,7 @@ TEST(LiveConversation, GoesOnFarPastTheContext) {
     EXPECT_EQ(chat.messages().size(), 81u);
 }
 
-// Answers that the format writes as they came are not fed again.
+// Answers that the format writes unchanged are not fed again.
 TEST(LiveConversation, FeedsWhatIsNewAlone) {
     const test::TempFolder folder;
     const std::string path = folder / "t.jinja";
@@ -213,14 +213,14 @@ TEST(LiveConversation, FeedsWhatIsNewAlone) {
         const GenerateOptions options = sampled(2, static_cast<std::uint64_t>(i));
         const Generated made = chat.answer("go on", options);
         expect_equal(made, alone("llama2", history, options));
-        // The last token, which was drawn and not fed, is among what is new.
+        // The last token, which was drawn but not fed, is part of the new tokens.
         if (i > 0) {
             EXPECT_LE(made.prefill.tokens, 25 + 3 * 2);
         }
         if (as_drawn) {
             EXPECT_EQ(made.prefill.tokens, 25);
         }
-        // What is no UTF-8 is written as U+FFFD from there on; before it, the tokens stay.
+        // Invalid UTF-8 is written as U+FFFD from there on; the tokens before it are kept.
         std::string text = made.text;
         as_drawn = true;
         for (const std::int32_t id : made.ids) {
@@ -243,7 +243,7 @@ TEST(LiveConversation, GoesBackInTime) {
     for (int i = 1; i < 8; ++i) chat.answer(question(i), sampled(12));
     const std::vector<text::ChatMessage> kept = chat.messages();
     EXPECT_GT(chat.evicted(), 0);
-    // Cancelled before its answer: the turn was none.
+    // Cancelled before its answer: the turn does not count.
     GenerateOptions cancelled = sampled(12);
     int asked = 0;
     cancelled.cancelled = [&] { return ++asked == 3; };
@@ -252,20 +252,20 @@ TEST(LiveConversation, GoesBackInTime) {
     EXPECT_FALSE(chat.first_left());
     expect_equal(afresh("llama2", chat, question(8), sampled(12)),
                  chat.answer(question(8), sampled(12)));
-    // Ended early: what was said stays.
+    // Ended early: the partial answer stays.
     const Generated half =
         chat.answer(question(9), sampled(50), [](std::string_view) { return false; });
     EXPECT_EQ(half.reason, StopReason::cancelled);
     expect_equal(afresh("llama2", chat, question(10), sampled(12)),
                  chat.answer(question(10), sampled(12)));
-    // Another system prompt stands before everything.
+    // Another system prompt comes before everything.
     chat.set_system("Be long.");
     expect_equal(afresh("llama2", chat, question(11), sampled(12)),
                  chat.answer(question(11), sampled(12)));
     chat.restore(kept);
     const Generated again = afresh("llama2", chat, question(12), sampled(12));
     expect_equal(again, chat.answer(question(12), sampled(12)));
-    EXPECT_TRUE(chat.first_left());  // of what was loaded
+    EXPECT_TRUE(chat.first_left());  // after loading
     chat.clear();
     EXPECT_EQ(chat.evicted(), 0);
     expect_equal(chat.answer(question(0), sampled(12)), first);
@@ -273,8 +273,8 @@ TEST(LiveConversation, GoesBackInTime) {
     engine->cache().check_books();
 }
 
-// Templates may write an earlier answer in another way, as those do that leave out what a model
-// thought.
+// Templates may write an earlier answer differently, for example without a model's
+// reasoning.
 TEST(LiveConversation, ATemplateThatRewritesIsEncodedAnew) {
     const test::TempFolder folder;
     const std::string path = folder / "t.jinja";

@@ -12,7 +12,7 @@
 namespace mr::decode {
 namespace {
 
-// The pool has room for more than the table: one sequence may want to go past it.
+// The pool is larger than the table, so that a sequence could run past it.
 TEST(DecodeLoop, EndsWhereATableOfPositionsDoes) {
     model::ModelSpec spec = model::random_shape("random:gpt2").first;
     spec.layers = 1;

@@ -26,7 +26,7 @@ TEST(Measure, CountsAndLedgerAreThoseOfOneRepetition) {
     EXPECT_EQ(decode.ledger.op(OpKind::embedding).calls, 8u);
     EXPECT_LE(decode.best_seconds(), decode.median_seconds());
     EXPECT_GT(decode.read_bandwidth, 0);
-    // A token reads every weight once, and its part of the cache besides.
+    // A token reads every weight once, plus its part of the cache.
     EXPECT_GE(decode.bytes_per_token(), static_cast<double>(model->weights.bytes_per_token()));
 
     const Measured prefill = measure_prefill(engine, wanted);

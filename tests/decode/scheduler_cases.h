@@ -1,5 +1,5 @@
-// Loads for the scheduler that any engine must bear: every text has the bits it has alone, and no
-// page is lost or shared in error.
+// Loads for the scheduler on any engine: every text has the same bits as alone, and no page is lost
+// or wrongly shared.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,16 +20,16 @@
 
 namespace mr::test {
 
-// A request of a load, and when it comes and goes.
+// A request of a load, and when it arrives and is cancelled.
 struct Order {
     std::vector<std::int32_t> prompt;
     decode::GenerateOptions options;
     int arrives = 0;     // before this pass
-    int cancelled = -1;  // so many passes later; -1: never
+    int cancelled = -1;  // this many passes later; -1: never
 };
 
-// Requests whose prompts are random, share beginnings with others, or are those of others; around
-// `cut` they have every length.
+// Requests with random prompts, prompts that share prefixes, or equal prompts; around `cut` they
+// have every length.
 inline std::vector<Order> random_orders(int count, std::uint64_t seed, int vocab, int most_prompt,
                                         int most_tokens, int cut) {
     std::vector<Order> orders;
@@ -70,7 +70,7 @@ inline std::vector<Order> random_orders(int count, std::uint64_t seed, int vocab
     return orders;
 }
 
-// Runs all of them; the books are checked after every pass.
+// Runs all of them; the cache is checked after every pass.
 inline std::vector<decode::Generated> run_orders(model::Engine& engine,
                                                  std::span<const Order> orders,
                                                  decode::Scheduler::Totals* totals = nullptr) {
@@ -103,8 +103,8 @@ inline std::vector<decode::Generated> run_orders(model::Engine& engine,
     return out;
 }
 
-// A request as a plain sequence gives it, which holds all its pages: without a scheduler, with
-// nothing shared and nothing given back. The prompt is one pass.
+// Runs a request as a plain sequence, which holds all its pages: without a scheduler, with nothing
+// shared and nothing released. The prompt is one pass.
 inline decode::Generated run_plainly(model::Engine& engine, const Order& order) {
     const auto tokens = static_cast<std::int64_t>(order.prompt.size());
     model::KvCache& cache = engine.cache();
@@ -136,7 +136,7 @@ inline decode::Generated run_plainly(model::Engine& engine, const Order& order) 
     return out;
 }
 
-// Every text has the bits of a plain sequence; those that were cancelled have the beginning of it.
+// Every text has the bits of a plain sequence; a cancelled one has the beginning of it.
 inline void expect_as_plain(std::span<const Order> orders,
                             const std::vector<decode::Generated>& got, model::Engine& plain) {
     for (std::size_t i = 0; i < orders.size(); ++i) {
@@ -154,7 +154,7 @@ inline void expect_as_plain(std::span<const Order> orders,
     }
 }
 
-// `alone` has an engine to itself for each request, without anything in its cache.
+// `alone` makes a fresh engine for each request, with an empty cache.
 template <typename Fresh>
 void expect_as_alone(std::span<const Order> orders, const std::vector<decode::Generated>& got,
                      Fresh&& alone) {
@@ -172,7 +172,7 @@ void expect_as_alone(std::span<const Order> orders, const std::vector<decode::Ge
         const bool cut_short = got[i].reason == decode::StopReason::cancelled;
         ASSERT_TRUE(!cut_short || orders[i].cancelled >= 0);
         whole += !cut_short;
-        // One that was cancelled has the beginning of its text.
+        // A cancelled request has the beginning of its text.
         ASSERT_LE(got[i].ids.size(), want.ids.size());
         ASSERT_TRUE(cut_short || got[i].ids.size() == want.ids.size());
         ASSERT_TRUE(std::equal(got[i].ids.begin(), got[i].ids.end(), want.ids.begin()));
@@ -183,8 +183,8 @@ void expect_as_alone(std::span<const Order> orders, const std::vector<decode::Ge
     EXPECT_GT(whole, static_cast<int>(orders.size()) / 2);
 }
 
-// Every third request asks for log-probabilities, among those that do not: all have the bits they
-// have alone, and what is said of a token is what it was drawn from.
+// Every third request asks for log-probabilities: all have the same bits as alone, and a token's
+// log-probability is that of the logits it was drawn from.
 template <typename Fresh>
 void expect_logprobs(model::Engine& engine, const std::vector<Order>& orders, Fresh&& alone) {
     std::vector<Order> asked = orders;
@@ -221,7 +221,7 @@ void expect_logprobs(model::Engine& engine, const std::vector<Order>& orders, Fr
     ASSERT_GT(tokens, orders.size());
 }
 
-// Behind a token comes one that leaves the next remainder by 3; behind `most` of them nothing.
+// After a token, only tokens with the next remainder modulo 3 may come; after `most` of them none.
 class InThirds final : public ops::TokenFilter {
   public:
     InThirds(std::int64_t vocab, int most)
@@ -249,8 +249,8 @@ class InThirds final : public ops::TokenFilter {
     int tokens_ = 0;
 };
 
-// Bias, penalties and filters among requests without: all have the bits that they have alone, and
-// each does what it is for.
+// Bias, penalties and filters among requests without: all have the same bits as alone, and each has
+// its effect.
 template <typename Fresh>
 void expect_adjusted(model::Engine& engine, std::vector<Order> orders, Fresh&& alone) {
     static constexpr int kMostFiltered = 15;
@@ -277,7 +277,7 @@ void expect_adjusted(model::Engine& engine, std::vector<Order> orders, Fresh&& a
         if (i % 4 == 1) {
             EXPECT_TRUE(std::none_of(ids.begin(), ids.end(),
                                      [=](std::int32_t id) { return id >= 8 && id < banned; }));
-        } else if (i % 4 == 2) {  // none comes again
+        } else if (i % 4 == 2) {  // no token is repeated
             std::vector<std::int32_t> sorted = ids;
             std::sort(sorted.begin(), sorted.end());
             EXPECT_EQ(std::adjacent_find(sorted.begin(), sorted.end()), sorted.end());

@@ -31,7 +31,7 @@ std::unique_ptr<model::Engine> engine_of(int sequences, std::int64_t pool = 0, i
     return model::make_engine(small_model(), options);
 }
 
-// An engine that forgets what it knew: a new one each time.
+// A fresh engine each time.
 struct Fresh {
     std::unique_ptr<model::Engine> engine;
     model::Engine& operator()() {
@@ -49,11 +49,11 @@ constexpr int kRequests = 1000;
 TEST(Scheduler, AThousandSequencesHaveTheBitsTheyHaveAlone) {
     const auto orders =
         test::random_orders(kRequests, 3, small_model()->spec.vocab, 120, 24, model::kCut);
-    // A pool of a third of what all sequences could want: requests wait, pages are given away.
+    // A pool a third of what all sequences could need: requests wait, pages are evicted.
     const auto engine = engine_of(12, 640, 2);
     Scheduler::Totals totals;
     const std::vector<Generated> got = test::run_orders(*engine, orders, &totals);
-    EXPECT_GT(totals.found, kRequests);  // of prompts that share their beginning
+    EXPECT_GT(totals.found, kRequests);  // for prompts with equal prefixes
     EXPECT_GT(totals.mixed, kRequests / 10);
     test::expect_as_alone(orders, got, Fresh{});
 }
@@ -123,7 +123,7 @@ TEST(Scheduler, PromptsAreSharedUnderOneSaltAlone) {
         orders[i].options.sampling.seed = i;
         orders[i].options.cache_salt = i % 2;
     }
-    // Two that wait together are computed once for each salt; later ones find that in the cache,
+    // Of requests that wait together, one per salt is computed; later ones find it in the cache,
     // unless their salt is new.
     const auto run = [&](std::size_t begin, std::size_t end) {
         std::vector<Scheduler::Id> ids;

@@ -1,5 +1,5 @@
-// A real trained model (llama2.c's stories260K): its text and its loss, as llama2.c's own forward
-// gives them (MILLRACE_DATA/README.md).
+// A real trained model (llama2.c's stories260K): its text and its loss, compared with llama2.c's
+// own forward (MILLRACE_DATA/README.md).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -94,7 +94,7 @@ TEST(Stories260K, SameTextWhateverTheThreads) {
         auto loaded = std::make_shared<const model::Model>(model::load_model(stories()));
         model::EngineOptions options;
         options.threads = threads;
-        options.max_batch = threads == 2 ? 3 : 256;  // and however the prompt is cut
+        options.max_batch = threads == 2 ? 3 : 256;  // and with other cuts of the prompt
         const std::unique_ptr<model::Engine> opened = model::make_engine(loaded, options);
         model::Engine& engine = *opened;
         Session session(engine);
@@ -130,7 +130,7 @@ TEST(Session, GoesOnFromWhatTheCacheHolds) {
     EXPECT_EQ(second.prefill.ledger.op(OpKind::embedding).bytes_written,
               static_cast<std::uint64_t>(engine->model().spec.dim) * 4);
 
-    // A history that turns elsewhere throws away what does not fit.
+    // A history that diverges drops what no longer matches.
     std::vector<std::int32_t> other(prompt.begin(), prompt.begin() + 2);
     other.push_back(longer.back());
     Session clean(*fresh);

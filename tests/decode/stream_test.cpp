@@ -1,4 +1,4 @@
-// Texts without an end: requests that stream, beside others, in pages that go round.
+// Texts without an end: streaming requests beside others, in rings of pages.
 #include <gtest/gtest.h>
 
 #ifdef __GLIBC__
@@ -38,7 +38,7 @@ std::unique_ptr<model::Engine> engine_of(const char* name, int sequences, std::i
         std::make_shared<const model::Model>(model::load_model(test::reference(name))), options);
 }
 
-// Every text has the bits it has alone, whether it streams or not, and whatever runs beside it.
+// Every text has the same bits as alone, streaming or not, whatever runs beside it.
 TEST(Streams, ManyHaveTheBitsOfEachAlone) {
     for (const char* name : {"llama2", "mistral", "qwen2-window", "gpt-neox"}) {
         SCOPED_TRACE(name);
@@ -55,7 +55,7 @@ TEST(Streams, ManyHaveTheBitsOfEachAlone) {
     }
 }
 
-// A text goes on past every context in the same pages.
+// A text continues past every context in the same pages.
 TEST(Streams, ATextGoesOnForEver) {
     const auto engine = engine_of("llama2", 1);
     const std::int64_t all = engine->cache().free_tokens();
@@ -82,7 +82,7 @@ TEST(Streams, ATextGoesOnForEver) {
     engine->cache().check_books();
 }
 
-// Bytes that the program holds of what it has allocated; 0: this system does not say.
+// Bytes that the program has allocated; 0: unknown on this system.
 std::size_t allocated() {
 #if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
     const struct mallinfo2 info = mallinfo2();
@@ -109,8 +109,8 @@ GenerateOptions endless() {
     return options;
 }
 
-// Nothing on the host grows with an answer that is not kept: no ids, no text, no list of a penalty,
-// no steps of a roofline.
+// Nothing on the host grows with an answer that is not kept: no ids, no text, no penalty list, no
+// roofline steps.
 TEST(Streams, AnAnswerThatIsNotKeptTakesNoMemory) {
     if (!allocations_are_known()) GTEST_SKIP() << "allocations are not counted here";
     const auto engine = engine_of("llama2", 2);
@@ -142,12 +142,12 @@ TEST(Streams, AnAnswerThatIsNotKeptTakesNoMemory) {
     }
 }
 
-// What is kept changes nothing else: neither the text, nor what the cache has of it afterwards.
+// What is kept changes nothing else: neither the text, nor its part in the cache afterwards.
 TEST(Streams, WhatIsKeptOfAnAnswerDoesNotChangeIt) {
     struct Case {
         model::Stream stream;
         int tokens;
-        bool found;  // of a stream whose first words have left there is nothing
+        bool found;  // false for a stream whose first tokens have left
     };
     for (const Case& c :
          {Case{kStream, 200, false}, Case{kStream, 40, true}, Case{{}, 200, true}}) {
@@ -170,7 +170,7 @@ TEST(Streams, WhatIsKeptOfAnAnswerDoesNotChangeIt) {
             while (scheduler.step()) {
             }
             made.push_back(*scheduler.take(id));
-            // A prompt that begins as the text did.
+            // A prompt with the beginning of the text.
             std::vector<std::int32_t> again{1, 5, 9};
             again.insert(again.end(), made[0].ids.begin(), made[0].ids.end());
             scheduler.add(again, options);
@@ -193,7 +193,7 @@ TEST(Streams, WhatIsKeptOfAnAnswerDoesNotChangeIt) {
     }
 }
 
-// The penalty looks back as far as the text is seen, or 64 tokens.
+// The penalty looks back over the visible text, or 64 tokens.
 TEST(Streams, APenaltyOnTheWholeTextIsOneOnWhatIsSeen) {
     const auto ids = [](int window) {
         const auto engine = engine_of("llama2", 1);
@@ -213,7 +213,7 @@ TEST(Streams, APenaltyOnTheWholeTextIsOneOnWhatIsSeen) {
     EXPECT_NE(ids(model::Generation::kWholeText), ids(20));
 }
 
-// A prompt of any length goes through a window that is shorter than a piece of it.
+// A prompt of any length goes through a window shorter than a piece of it.
 TEST(Streams, APromptLongerThanAnyContext) {
     const auto engine = engine_of("llama2", 1);
     std::vector<std::int32_t> prompt;
@@ -230,7 +230,7 @@ TEST(Streams, APromptLongerThanAnyContext) {
     EXPECT_THROW(scheduler.add(prompt, options), Error);
 }
 
-// ... and several of them, with room to keep the prompt but no table for it.
+// ... and several of them, with room to keep the prompt but a table too small for it.
 TEST(Streams, AKeptPromptIsNotLongerThanATable) {
     const auto engine = engine_of("llama2", 4, 8000);
     std::vector<std::int32_t> prompt;
@@ -246,8 +246,8 @@ TEST(Streams, AKeptPromptIsNotLongerThanATable) {
     for (const Scheduler::Id id : ids) EXPECT_EQ(scheduler.take(id)->ids.size(), 20u);
 }
 
-// Texts that begin with one long prompt compute it once and run together, in pages for a window
-// each and for the prompt once.
+// Texts with a common long prompt compute it once and run together, in pages for one window each
+// and for the prompt once.
 TEST(Streams, ALongPromptIsSharedInAPoolOfWindows) {
     auto model = std::make_shared<model::Model>(model::load_model(test::reference("llama2")));
     model->spec.context = 8192;
@@ -294,7 +294,7 @@ TEST(Streams, ALongPromptIsSharedInAPoolOfWindows) {
     EXPECT_EQ(apart, want);
     EXPECT_EQ(still, 3u);
     EXPECT_EQ(nothing, 0);
-    // As an engine has it that is made for whole texts besides.
+    // As on an engine that also takes whole texts.
     EXPECT_EQ(std::get<0>(run(0, 3, 8192)), want);
 }
 

@@ -18,7 +18,7 @@ struct Shown {
     std::string text;
     bool stopped = false;
 };
-// What is shown of the bytes of `text`, and that nothing is shown that is not a character.
+// The shown part of the bytes of `text`; checks that only whole characters are shown.
 Shown shown(const std::string& text, std::vector<std::string> stops) {
     TextStream stream(bytes(), std::move(stops), false);
     Shown out;

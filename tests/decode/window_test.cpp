@@ -1,5 +1,5 @@
-// Models all of whose layers have a window: sequences go round in the pages of it, share what they
-// may share, and have the bits of sequences that hold all their pages.
+// Models with a window in all layers: sequences use the window's pages as a ring, share what they
+// can, and have the same bits as sequences that hold all their pages.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kContext = 3000;
 constexpr std::int64_t kPage = model::KvCache::kPageTokens;
-// Pages of a circle: of single tokens, which see 12 positions, and of pieces of 96 tokens.
+// Pages of a ring: for single tokens, which see 12 positions, and for pieces of 96 tokens.
 constexpr std::int64_t kAnswer = 2, kPieces = 5;
 
 std::shared_ptr<const model::Model> window_model() {
@@ -53,7 +53,7 @@ test::Order order_of(int prompt, int tokens, std::uint64_t seed = 0) {
     return order;
 }
 
-// Runs one, and returns the most pages that were not free.
+// Runs one, and returns the maximum of pages in use.
 std::int64_t most_held(model::Engine& engine, const test::Order& order, Generated& out) {
     Scheduler scheduler(engine);
     const Scheduler::Id id = scheduler.add(order.prompt, order.options);
@@ -81,11 +81,11 @@ TEST(Windows, TheWidestIsWhatALayerSees) {
     EXPECT_EQ(spec.widest_window(), 0);
 }
 
-// What is not needed for windows keeps prompts and conversations.
+// Pages not needed for windows keep prompts and conversations.
 TEST(Windows, TheDefaultPoolIsThatOfAModelWithoutWindows) {
     EXPECT_EQ(engine_of(1, 0)->options().pool, kContext);
     EXPECT_EQ(engine_of(7, 0)->options().pool, 7 * kContext);
-    // A pool that holds a circle holds any text; a smaller one limits it as ever.
+    // A pool that holds a ring takes any text; a smaller one limits it as usual.
     EXPECT_EQ(engine_of(1, kPieces * kPage)->options().context, kContext);
     EXPECT_EQ(engine_of(1, kPieces * kPage - 1)->options().context, kPieces * kPage - 1);
 }
@@ -96,7 +96,7 @@ TEST(Windows, AnAnswerGoesRound) {
         const auto engine = engine_of(1, 0);
         const test::Order order = order_of(prompt, 1500);
         Generated got;
-        // What of the prompt the next token sees, or all of it, and the circle.
+        // The visible part of the prompt, or all of it, and the ring.
         EXPECT_LE(most_held(*engine, order, got), model::KvCache::pages_for(prompt) + kAnswer);
         test::expect_as_plain({&order, 1}, {got}, *plain);
     }
@@ -113,7 +113,7 @@ TEST(Windows, APromptForWhichThereIsNoRoomGoesRound) {
     }
 }
 
-// No circle where it would take as many pages as all positions have.
+// No ring if it would take as many pages as all positions.
 TEST(Windows, AShortTextHasItsPages) {
     const auto engine = engine_of(1, 0);
     Generated got;
@@ -132,13 +132,13 @@ TEST(Windows, EqualPromptsAreComputedOnce) {
     EXPECT_EQ(totals.prefill.tokens, 100);
     EXPECT_EQ(totals.found, 700);
     test::expect_as_plain(orders, got, *plain_engine());
-    // The prompt can still be found, though its pages have long left the window.
+    // The prompt can still be found, although its pages left the window long ago.
     const std::vector<Generated> again = test::run_orders(*engine, {orders.data(), 1}, &totals);
-    EXPECT_EQ(totals.found, 96);  // whole pages: the answer went on in the last one
+    EXPECT_EQ(totals.found, 96);  // whole pages: the answer continued in the last one
     EXPECT_EQ(again[0].ids, got[0].ids);
 }
 
-// Prompts that share beginnings, that fit and that do not, cancelled ones: in a pool that is short.
+// Prompts that share prefixes, that fit and that do not, cancelled ones: in a small pool.
 TEST(Windows, ManyHaveTheBitsOfPlainSequences) {
 #ifdef MR_SANITIZED
     constexpr int kRequests = 30;
@@ -174,11 +174,11 @@ TEST(Windows, AnEvaluationGoesRound) {
         EXPECT_GT(result.tokens, 500);
         return result.nll;
     };
-    // Where all of a text may be one pass, its pages are as many as the text has.
+    // If a whole text may be one pass, it has all its pages.
     EXPECT_EQ(nll(kPieces * kPage, 96), nll(2 * kContext, kContext));
 }
 
-// The history of a conversation, as far as it was prompt, is found again however long it is.
+// The prompt part of a conversation's history is found again, however long it is.
 TEST(Windows, AConversationFindsItsPrompts) {
     const auto engine = engine_of(1, 0);
     test::Order order = order_of(70, 40);
@@ -193,7 +193,7 @@ TEST(Windows, AConversationFindsItsPrompts) {
     }
 }
 
-// What was given back cannot be seen by a mask that reaches further.
+// A mask that reaches further must not see released pages.
 TEST(Windows, NoTokenSeesAPageThatWasGivenBack) {
     const auto engine = engine_of(1, kContext);
     const model::SeqId seq = engine->cache().open();

@@ -1,4 +1,4 @@
-// Building small files by hand, the right way or a wrong one.
+// Builds small files by hand, valid or not.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ inline std::string test_data() {
     return set && *set ? set : MR_TEST_DATA;
 }
 
-// What `act` throws as an input error; a test failure where it does not.
+// The input error that `act` throws; a test failure if it does not.
 template <typename Act>
 std::string input_error(Act&& act) {
     try {

@@ -1,5 +1,5 @@
-// The fuzz corpus says what it is by its names: good_* is read, bad_* is refused. A corpus of which
-// nothing is read would fuzz the first check and nothing behind it.
+// The names in the fuzz corpus say what to expect: good_* is read, bad_* is refused. A corpus of
+// which nothing is read would only fuzz the first check.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -16,7 +16,7 @@ namespace {
 constexpr std::uint32_t kU8 = 0, kI8 = 1, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8,
                         kArray = 9, kU64 = 10, kI64 = 11, kF64 = 12;
 
-struct Gguf : Bytes {  // with a head, and GGUF's strings
+struct Gguf : Bytes {  // with a header, and GGUF's strings
     Gguf(std::uint64_t tensors, std::uint64_t entries, std::uint32_t version = 3) {
         raw("GGUF").u32(version).u64(tensors).u64(entries);
     }
@@ -239,7 +239,7 @@ TEST(Gguf, RefusesEveryTruncation) {
     }
 }
 
-// Holes in a file are zeros that take no room: each 8 of them are an empty string.
+// Holes in a sparse file are zeros that take no disk space: every 8 of them are an empty string.
 TEST(Gguf, HolesDoNotBecomeMemory) {
     const test::TempFolder folder;
     const auto error_of = [&](const Gguf& head) {

@@ -85,7 +85,7 @@ TEST(Json, MembersComeByKeyOrAsInTheFile) {
     EXPECT_EQ(document.root()["a"]["x"].get<int>(), 4);
 }
 
-// Hashes of checkpoints that were written before are of this text.
+// Hashes in existing checkpoints depend on this text.
 TEST(Json, DumpsAsTheLibraryDoes) {
     const char* text =
         R"({"b": [1, -2, 2.0, 1e-05, 3.25e+30, 0.1, true, null], "a": "é\n\"\\\u0001",
@@ -109,15 +109,15 @@ TEST(Json, CountsWhatAFileHolds) {
     EXPECT_EQ(parse("[1,2,3]").root().size(), 3u);
     EXPECT_HAS(error_of("[1,2,[3]]", {.values = 3}), "has more than the 3 values");
     EXPECT_HAS(error_of(R"({"a":1,"b":2})", {.values = 3}), "has more than the 3 values");
-#ifndef MR_SANITIZED  // with a sanitizer it takes ten seconds
-    // 60 MB of [] are 20 million values, more than the usual limit.
+#ifndef MR_SANITIZED  // takes ten seconds with a sanitizer
+    // 60 MB of [] are 20 million values, more than the default limit.
     std::string empty = "[[]";
     while (empty.size() < (60u << 20)) empty += ",[]";
     EXPECT_HAS(error_of(empty + "]"), "values that a JSON file may have");
 #endif
 }
 
-// A set of the keys that were seen took time and memory; comparing each with each would not end.
+// Must take neither the memory of a set of seen keys nor quadratic time.
 TEST(Json, FindsAKeyTwiceAmongMany) {
     std::string text = "{";
     for (std::uint64_t i = 0; i < 60000; ++i)

@@ -26,14 +26,14 @@ float element(int tensor, std::int64_t i) {
            0.5f;
 }
 
-// A writer as llama2.c's export.py has it; it remembers which tensor it gave which number.
+// Writes files like llama2.c's export.py, and remembers the number of each tensor.
 class Exporter {
   public:
     Bytes out;
     std::vector<std::string> names;
     std::vector<std::int64_t> counts;
-    int group = 0;                               // > 0: weights in int8
-    std::vector<std::vector<float>> as_written;  // what the file says each element is
+    int group = 0;                               // > 0: int8 weights
+    std::vector<std::vector<float>> as_written;  // the element values in the file
 
     void f32(const std::string& name, std::int64_t count) {
         std::vector<float> values = start(name, count);
@@ -52,7 +52,7 @@ class Exporter {
             }
             const float scale = largest / 127.0f;
             scales.push_back(scale);
-            for (int i = 0; i < group; ++i) {  // rounds halves to even, as torch.round does
+            for (int i = 0; i < group; ++i) {  // rounds half to even, like torch.round
                 const float q = std::nearbyint(values[static_cast<std::size_t>(g + i)] / scale);
                 out.put(static_cast<std::int8_t>(q));
                 written.push_back(q * scale);
@@ -173,7 +173,7 @@ TEST(Llama2c, ReadsVersion1) {
 TEST(Llama2c, ReadsVersion2Exactly) {
     for (const int group : {1, 4, 8, 16}) check(export_v12(2, group != 4, group), 2, group != 4);
     const Exporter e = export_v12(2, true, 8);
-    // Quantised: what was meant is kept to half a step of a group.
+    // Quantised: the original value within half a step of its group.
     const Llama2cFile file = Llama2cFile::parse(as_bytes(e.out.data()), "x.bin");
     EXPECT_EQ(file.header().group_size, 8);
     const int wq = static_cast<int>(

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes golden_quant.bin: what llama.cpp's `gguf` Python package makes of blocks and of floats.
+"""Makes golden_quant.bin: blocks expanded and floats packed by llama.cpp's `gguf` Python package.
 
 Needs: pip install gguf numpy. Run: python3 make_golden.py [OUT]. The output is deterministic.
 

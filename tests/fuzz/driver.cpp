@@ -1,6 +1,6 @@
 // A small deterministic fuzzer for every compiler: replays each file of a corpus, then mutations of
 // them. usage: fuzz_NAME CORPUS_FOLDER SEED COUNT, or fuzz_NAME FILE to replay one input.
-// Coverage-guided fuzzing is libFuzzer's work (MILLRACE_FUZZ=ON); this one runs in every test run.
+// Coverage-guided fuzzing is left to libFuzzer (MILLRACE_FUZZ=ON); this one runs in every test run.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -27,7 +27,7 @@ constexpr double kMaxSeconds = 10;  // for one input, under sanitizers on a busy
 
 const Input* current = nullptr;
 
-// What broke is kept, so that it can be replayed.
+// Saves the failing input, so that it can be replayed.
 void keep_current() {
     if (!current) return;
     const char* path = "fuzz-crash.bin";
@@ -57,7 +57,7 @@ void overwrite(Input& input, std::size_t at, std::uint64_t value, std::size_t by
     }
 }
 
-// The numbers on which arithmetic of sizes breaks, in 1, 2, 4 or 8 bytes.
+// Numbers that break size arithmetic, in 1, 2, 4 or 8 bytes.
 void interesting_integer(Input& input, Random& random) {
     static constexpr std::uint64_t kValues[] = {0,
                                                 1,
@@ -145,10 +145,10 @@ void mutate(Input& input, const std::vector<Input>& corpus, Random& random) {
     if (input.size() > kMaxBytes) input.resize(kMaxBytes);
 }
 
-// True where the target returned in time.
+// Whether the target returned in time.
 bool run(const Input& input, const std::string& what) {
     current = &input;
-    // A copy of exactly this size, so that one byte too far is seen.
+    // A copy of exactly this size, so that reading one byte too far is detected.
     const auto copy = std::make_unique<std::uint8_t[]>(input.size());
     std::memcpy(copy.get(), input.data(), input.size());
     const auto start = std::chrono::steady_clock::now();

@@ -204,8 +204,8 @@ def make_llama2c():
 
 
 # --- whole models --------------------------------------------------------------------------------------
-# A folder is one input: its files one after the other, each behind a line of "\x1e" and its name
-# (tests/model_input.h). Weights are zeros: it is their names, shapes and types that matter.
+# A folder is one input: its files one after another, each after a line of "\x1e" and its name
+# (tests/model_input.h). Weights are zeros: only names, shapes and types matter.
 BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 
 
@@ -278,7 +278,7 @@ def neox_folder():
 
 
 def gguf_model(arch="llama", dim=8, head=4, kinds=None, more=(), drop=(), **numbers):
-    """One layer. `kinds` gives types of ggml by tensor, with bytes a row; the rest is f32."""
+    """One layer. `kinds` sets ggml types by tensor, with bytes per row; the rest is f32."""
     values = {"embedding_length": dim, "block_count": 1, "attention.head_count": 2,
               "attention.head_count_kv": 1, "attention.key_length": head, "feed_forward_length": 6,
               "context_length": 16, "rope.dimension_count": head, **numbers}
@@ -354,7 +354,7 @@ def make_model():
     def spoiled(**fields):
         return folder(plain | {"config.json": {**config, **fields}})
 
-    def fills(architecture, bias="", **fields):  # a model that fills in tokens
+    def fills(architecture, bias="", **fields):  # a diffusion model
         return folder({"config.json": llama_config(architectures=[architecture], **{
             "mask_token_id": 4, "head_dim": 4, **fields}),
             "model.safetensors": zeros(llama_shapes(bias=bias))})

@@ -1,5 +1,5 @@
 // 256 sequences of mixed lengths at once, prompts and single tokens side by side, then decoded
-// together: every one has the bits that it has alone.
+// together: each has the same bits as alone.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,10 +24,10 @@ class GpuBatch : public testing::Test {
 };
 
 constexpr int kSequences = 256;
-constexpr int kTokens = 10;  // drawn by each
+constexpr int kTokens = 10;  // drawn by each sequence
 
-// Single tokens, both sides of the border between products for few rows and for many (64), whole
-// pages (32) and broken ones, and some that are long.
+// Single tokens, both sides of the limit between GEMMs for few rows and for many (64), whole pages
+// (32) and partial ones, and some long prompts.
 int prompt_length(int s) {
     if (s % 37 == 36) return 250 + s;
     if (s % 11 == 10) return 62 + s % 5;
@@ -35,8 +35,8 @@ int prompt_length(int s) {
     if (s % 13 == 12) return 32;
     return 2 + s * 29 % 47;
 }
-// The prompts of these come in the first pass, and in the second a token more, beside the prompts
-// of the others.
+// The prompts of these come in the first pass, and one more token each in the second, beside the
+// prompts of the others.
 bool comes_first(int s) { return s % 2 == 0; }
 
 std::vector<std::int32_t> prompt_of(int s, int vocab) {
@@ -45,11 +45,11 @@ std::vector<std::int32_t> prompt_of(int s, int vocab) {
     return ids;
 }
 
-// What there is to see of one sequence.
+// Everything observed of one sequence.
 struct Seen {
-    std::vector<float> first, second, last;  // logits: of each pass, and after what was drawn
+    std::vector<float> first, second, last;  // logits: of each pass, and after the drawn tokens
     std::vector<std::int32_t> drawn;
-    std::vector<float> numbers;  // probability and confidence of each
+    std::vector<float> numbers;  // probability and confidence of each token
 };
 
 void expect_same(const Seen& got, const Seen& want) {
@@ -71,7 +71,7 @@ std::vector<Seen> run(Engine& engine, int from, int count) {
         ids.push_back(engine.cache().open());
         prompts.push_back(prompt_of(s, vocab));
     }
-    // Gives the logits of the items, one row each, to `part` of the sequences in `of`.
+    // Stores the logits of the items, one row each, in `part` of the sequences in `of`.
     const auto keep = [&](Tensor logits, const std::vector<std::size_t>& of,
                           std::vector<float> Seen::*part) {
         const std::vector<float> rows = test::values(engine, logits);
@@ -129,8 +129,8 @@ std::vector<Seen> run(Engine& engine, int from, int count) {
     return seen;
 }
 
-// A model with everything of a large one but the size: heads of 64, rows that end inside of a
-// granule (hidden 1376).
+// A small model with the features of a large one: heads of 64, rows that end inside a granule
+// (hidden 1376).
 test::OnDevice small_model(DType type) {
     ModelSpec spec = random_shape("random:stories-42m").first;
     spec.layers = 2;
@@ -177,13 +177,13 @@ void every_sequence_has_the_bits_it_has_alone(DType type) {
             }
             if (testing::Test::HasFailure()) return;
         }
-        // A sequence alone goes through the one kernel, where there is one.
+        // A single sequence uses the step in one kernel, if there is one.
         EXPECT_EQ(engine->one_kernel(), cuda::device()->sm >= 90);
     }
 }
 
-// 256 sequences have blocks of decode that stay (`--disable resident-attention` is the other way),
-// and these give the same bits. Prompts of more than cuda::kDecodeRows tokens are left out: their
+// 256 sequences use persistent blocks in decode attention (`--disable resident-attention` switches
+// them off), with the same bits. Prompts of more than cuda::kDecodeRows tokens are left out: their
 // kernels add in another order.
 TEST_F(GpuBatch, AttentionWhoseBlocksStayHasTheBitsOfTheOther) {
     const test::OnDevice loaded = small_model(DType::bf16);

@@ -48,7 +48,7 @@ EngineOptions checked(bool fuse = true) {
     return options;
 }
 
-// Tokens from 11 on, and again from 0 where the vocabulary (48 at least) ends.
+// Tokens from 11 on, wrapping to 0 at the end of the vocabulary (at least 48).
 std::vector<std::int32_t> prompt_of(const ModelSpec& spec, std::size_t count) {
     std::vector<std::int32_t> ids(count);
     for (std::size_t i = 0; i < count; ++i) {
@@ -57,7 +57,7 @@ std::vector<std::int32_t> prompt_of(const ModelSpec& spec, std::size_t count) {
     return ids;
 }
 
-// What one pass over the tokens, with logits of the last, ends with.
+// The error of one pass over the tokens, with logits of the last.
 std::string error_of_pass(Engine& engine, std::span<const std::int32_t> ids) {
     const SeqId seq = engine.cache().open();
     std::string error = "no error";
@@ -72,7 +72,7 @@ std::string error_of_pass(Engine& engine, std::span<const std::int32_t> ids) {
     return error;
 }
 
-// Tokens in one pass: few take the decode kernels, many those of a prompt.
+// Tokens in one pass: few use the decode kernels, many those of a prompt.
 std::vector<std::size_t> lengths_for(const ModelSpec& spec) {
     std::vector<std::size_t> lengths{20};
     if (!spec.learned_positions) lengths.push_back(100);
@@ -99,7 +99,7 @@ void expect_traced(const std::string& path, RoleAt at, float value, bool fuse) {
                                       : stage == logits_stage(spec)
                                           ? static_cast<std::int64_t>(count) - 1
                                           : 0;
-        // Twice: an error leaves an engine behind that finds the next one as well.
+        // Twice: after an error the engine must find the next one as well.
         for (int i = 0; i < 2; ++i) {
             const std::string error = error_of_pass(*engine, ids);
             EXPECT_EQ(error.find(path + ": " + test::finding(spec, stage, value, position)), 0u)
@@ -141,7 +141,7 @@ TEST_F(GpuCheckNan, InEveryTypeOfWeights) {
     }
 }
 
-// Wide enough for the kernels that small models do not reach.
+// Wide enough for kernels that small models do not use.
 TEST_F(GpuCheckNan, InAModelOfRealWidth) {
     for (const char* source : {"random:stories-42m:f16", "random:stories-42m:bf16",
                                "random:stories-42m:q8_0", "random:stories-42m:q4_0"}) {
@@ -151,7 +151,7 @@ TEST_F(GpuCheckNan, InAModelOfRealWidth) {
     }
 }
 
-// Healthy weights whose activations f16 cannot hold.
+// Healthy weights whose activations overflow f16.
 TEST_F(GpuCheckNan, OverflowOfF16IsFoundAndNamed) {
     const test::TempFolder folder;
     for (const DType type : {DType::f16, DType::bf16}) {
@@ -197,12 +197,12 @@ TEST_F(GpuCheckNan, TheRowsOfAMixedBatchHavePositionsOfTheirOwn) {
         }
         return std::string("no error");
     };
-    // In the part of many tokens, which comes after the 4 rows of the other.
+    // In the part of many tokens, which comes after the 4 rows of the other part.
     const BatchItem many[] = {prompt_item(b, all.subspan(2, 80)),
                               {a, all.subspan(3, 4), BatchItem::Logits::last}};
     EXPECT_NE(error(many).find(test::finding(spec, embedding_stage(), kNan, 4 + 43)),
               std::string::npos);
-    // The part of few, behind one that is healthy.
+    // In the part of few tokens, after a healthy one.
     const BatchItem few[] = {{a, all.subspan(3, 4), BatchItem::Logits::last},
                              {c, all.subspan(43, 5), BatchItem::Logits::last}};
     EXPECT_NE(error(few).find(test::finding(spec, embedding_stage(), kNan, 2)), std::string::npos);
@@ -233,7 +233,7 @@ TEST_F(GpuCheckNan, AHealthyModelMakesTheSameTokens) {
     }
 }
 
-// Learned positions: the step that comes to a damaged one fails, after every token before it.
+// Learned positions: the step that reaches a damaged one fails, after all tokens before it.
 TEST_F(GpuCheckNan, ADecodeStepIsTracedToo) {
     const std::string folder = test::reference("gpt2");
     decode::GenerateOptions generate;
@@ -246,7 +246,8 @@ TEST_F(GpuCheckNan, ADecodeStepIsTracedToo) {
     EngineOptions options = checked();
     options.context = 24;
     const std::vector<std::int32_t> prompt = prompt_of(spec, 9);
-    // Prompt at 0 to 8, drawn tokens from 9 on; the one at 13 is the fifth, and the last shown.
+    // The prompt is at 0 to 8, drawn tokens from 9 on; the one at 13 is the fifth, and the last
+    // shown.
     test::plant(model, {Role::positions}, std::int64_t{13} * spec.dim + 1, kInfinity);
     const auto engine = on_gpu(std::move(model), options);
     decode::Session session(*engine);
@@ -264,7 +265,7 @@ TEST_F(GpuCheckNan, ADecodeStepIsTracedToo) {
     }
 }
 
-// Without the switch the sampler meets the NaN, and says what to do.
+// Without the switch the sampler finds the NaN, and the error says what to do.
 TEST_F(GpuCheckNan, WithoutItTheErrorNamesTheSwitch) {
     Model model = load_model(test::reference("llama2"));
     const std::vector<std::int32_t> prompt = prompt_of(model.spec, 9);

@@ -1,5 +1,5 @@
-// Published streaming on the GPU (bench/context): its kernels against the host's loops, and its NLL
-// against the ring's.
+// Published streaming on the GPU (bench/context): its kernels compared with the host's loops, and
+// its NLL with the ring's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace {
 
 class GpuContextUpkeep : public cuda::GpuTest {
   protected:
-    // Pages in host memory with random contents, in no order, and more of them than are used.
+    // Pages in host memory with random contents, unordered, and more of them than are used.
     struct Pages {
         std::vector<std::vector<std::byte>> memory;
         Cache cache;
@@ -80,8 +80,8 @@ TEST_F(GpuContextUpkeep, HasTheBitsOfTheHost) {
     Context host_ctx;
     host_ctx.pool = &pool;
     for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
-        // Heads of one vector and of more than a tile has threads for; parts that do not turn, and
-        // turns that end inside of a vector.
+        // Heads of one vector and of more than a tile has threads for; partial rotation, and
+        // rotation that ends inside a vector.
         for (const auto& [dim, rotary] :
              {std::pair{8, 8}, {80, 20}, {64, 64}, {128, 128}, {256, 34}, {64, 0}}) {
             const std::string what = std::string(dtype_name(type)) + ", " + std::to_string(dim) +
@@ -136,7 +136,7 @@ TEST_F(GpuContext, PublishedIsTheRing) {
         const auto engine = on.engine(ring_options(options));
         ring = score_ring(*engine, options.stream, options.ids);
         ASSERT_EQ(published.size(), ring.size());
-        // Weights are f32, sums are in other orders.
+        // Weights are f32; sums are in other orders.
         double most = 0, sum = 0;
         for (std::size_t i = 0; i < ring.size(); ++i) {
             most = std::max(most, std::fabs(published[i] - ring[i]));

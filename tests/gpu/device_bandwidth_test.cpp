@@ -1,4 +1,4 @@
-// The ceilings that everything on the GPU is held against: they must be what a GPU can do.
+// The measured ceilings that GPU results are compared with must be plausible.
 #include "observe/device_bandwidth.h"
 
 #include "core/cuda/testing.h"
@@ -13,7 +13,7 @@ TEST_F(DeviceBandwidth, LiesWithinWhatGpusCanDo) {
     RecordProperty("read_gb_s", std::to_string(c.read / 1e9));
     std::printf("read %.1f, copy %.1f, to device %.1f, to host %.1f GB/s, matrix %.1f TFLOP/s\n",
                 c.read / 1e9, c.copy / 1e9, c.to_device / 1e9, c.to_host / 1e9, c.matrix / 1e12);
-    // From the slowest GPU that runs this (GDDR6 on a narrow bus) to more than any datasheet.
+    // From the slowest supported GPU (GDDR6 on a narrow bus) to more than any datasheet.
     EXPECT_GT(c.read, 50e9);
     EXPECT_LT(c.read, 10e12);
     EXPECT_GT(c.copy, 50e9);
@@ -30,7 +30,7 @@ TEST_F(DeviceBandwidth, LiesWithinWhatGpusCanDo) {
 TEST_F(DeviceBandwidth, IsUnderTheDatasheetsOfKnownChips) {
     struct Known {
         const char* name;
-        double bytes, flops;  // a second, dense bf16
+        double bytes, flops;  // per second, dense bf16
     };
     // NVIDIA's datasheets.
     constexpr Known kKnown[] = {{"NVIDIA H200", 4.8e12, 989.5e12},
@@ -43,10 +43,10 @@ TEST_F(DeviceBandwidth, IsUnderTheDatasheetsOfKnownChips) {
         if (name.find(known.name) == std::string::npos) continue;
         const Ceilings& c = device_ceilings();
         EXPECT_LE(c.read, known.bytes) << name;
-        EXPECT_GE(c.read, 0.8 * known.bytes) << name;  // below that the measurement is the limit
+        EXPECT_GE(c.read, 0.8 * known.bytes) << name;  // if less, the measurement is the limit
         EXPECT_GE(c.copy, 0.7 * known.bytes) << name;
         EXPECT_LE(c.matrix, 1.02 * known.flops) << name;  // clocks may boost a little
-        // Code for older GPUs has their products only, half as fast on this one.
+        // Code for older GPUs uses their matrix instructions, which are half as fast on this one.
         if (cuda::device()->sm < cuda::device()->capability) return;
         EXPECT_GE(c.matrix, 0.5 * known.flops) << name;
         return;

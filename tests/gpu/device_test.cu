@@ -1,4 +1,4 @@
-// The device itself: memory, copies and their ledger, graphs, stamps.
+// Device basics: memory, copies and their ledger, graphs, stamps.
 #include <stdexcept>
 
 #include "core/cuda/kernel.cuh"

@@ -1,4 +1,4 @@
-// Weights on the device, byte for byte what the host has, in the layout that kernels rely on.
+// Weights on the device equal the host's byte for byte, in the layout that kernels expect.
 #include "model/cuda/device_weights.h"
 
 #include <cstring>
@@ -28,8 +28,8 @@ class DeviceWeightsTest : public cuda::GpuTest {
         return download(static_cast<const std::byte*>(device), count);
     }
 
-    // What a tensor of the host must be on the device, from the definitions alone: rows of q and k
-    // (and their biases and norms) with 2i from i and 2i + 1 from i + rotary/2, then tiles.
+    // The expected device content of a host tensor, by the definitions: rows of q and k (and their
+    // biases and norms) with 2i from i and 2i + 1 from i + rotary/2, then tiles.
     static std::vector<std::byte> expected(const ModelSpec& spec, Role role, const Tensor& host) {
         const bool rotated = role == Role::q || role == Role::k || role == Role::q_bias ||
                              role == Role::k_bias || role == Role::q_norm || role == Role::k_norm;
@@ -92,7 +92,7 @@ class DeviceWeightsTest : public cuda::GpuTest {
         }
     }
 
-    // The plan was exact, and the ledger has seen every byte.
+    // The plan was exact, and the ledger counted every byte.
     void expect_accounts(const Model& host, const DeviceWeights& device, const Ledger& ledger,
                          bool made_there) {
         EXPECT_EQ(device.bytes, device_weight_bytes(host));
@@ -125,7 +125,7 @@ TEST_P(DeviceWeightsOf, EveryTypeArrivesAsItIs) {
         expect_same(model, *device, dtype_name(type));
         expect_accounts(model, *device, ledger, false);
     }
-    // As the file has them: fused, transposed, in shards.
+    // As in the file: fused, transposed, in shards.
     const Model model = load_model(test::reference(GetParam()));
     for (bool through_map : {false, true}) {
         DeviceLoadOptions options;
@@ -137,8 +137,8 @@ TEST_P(DeviceWeightsOf, EveryTypeArrivesAsItIs) {
 INSTANTIATE_TEST_SUITE_P(Families, DeviceWeightsOf, ::testing::ValuesIn(test::kFamilies),
                          test::family_name);
 
-// dim 64, hidden 172 (no whole blocks or tiles), heads that are rotated in part, everything with a
-// bias.
+// dim 64, hidden 172 (no whole blocks or tiles), heads with partial rotation, biases
+// everywhere.
 ModelSpec odd(ops::RopeStyle style, int rotary) {
     ModelSpec spec;
     spec.family = "qwen2";
@@ -185,7 +185,7 @@ TEST_F(DeviceWeightsTest, RandomMadeThereIsRandomMadeHere) {
         }
         specs.back().layers = 2;
         specs[2].layers = 3;
-        specs.push_back(random_shape("random:pythia-2.8b").first);  // halves, a quarter of a head
+        specs.push_back(random_shape("random:pythia-2.8b").first);  // a quarter of the head
         specs.back().layers = 1;
         specs.back().vocab = 5003;
         for (const ModelSpec& spec : specs) {
@@ -234,7 +234,7 @@ TEST_F(DeviceWeightsTest, WhatDoesNotFitIsRefusedBeforeAnythingIsTaken) {
 
 TEST_F(DeviceWeightsTest, LeavingInTheMiddleGivesEverythingBack) {
     const Model model = random_model(random_shape("random:stories-42m").first, DType::q8_0, 1);
-    load_to_device(model, pool_, nullptr);  // whatever the driver keeps
+    load_to_device(model, pool_, nullptr);  // first-time allocations of the driver
     const std::uint64_t before = cuda::device()->free_bytes;
     int calls = 0;
     std::uint64_t last = 0;

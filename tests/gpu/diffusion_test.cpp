@@ -1,5 +1,5 @@
-// Texts that are filled in on a GPU: token for token those of a plain decoder over the same
-// kernels, whatever shares their passes.
+// Diffusion texts on a GPU: token for token those of a plain decoder over the same kernels,
+// whatever shares their passes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,7 +42,8 @@ std::unique_ptr<model::Engine> engine_of(const DiffusionCase& of, DType type, in
     return model->engine(options);
 }
 
-// A loop on the device (where the driver has them), a launch for every pass, passes of the host.
+// A loop on the device (if the driver supports it), a launch for every pass, passes driven by the
+// host.
 const model::EngineOptions kDrivers[] = {{}, {.loop = false}, {.graph = false}};
 
 class GpuDiffusion : public testing::TestWithParam<DiffusionCase> {
@@ -80,8 +81,8 @@ TEST_P(GpuDiffusion, GuessesOnTheHostAreTheEngines) {
     test::guesses_on_the_host_are_the_engines(GetParam(), make(DType::bf16));
 }
 
-// Passes of hundreds of rows: products in tiles, attention with a block a sequence. Alone, a text
-// goes through the kernels for few rows.
+// Passes of hundreds of rows: tiled GEMMs, attention with one block per sequence. Alone, a text
+// uses the kernels for few rows.
 TEST(GpuDiffusionMany, TextsHaveTheBitsTheyHaveAlone) {
     MR_NEED_GPU();
     constexpr int kTexts = 80, kBlock = 8;
@@ -118,8 +119,8 @@ TEST(GpuDiffusionMany, TextsHaveTheBitsTheyHaveAlone) {
     }
 }
 
-// Texts in step with each other: their passes have few shapes, and each that comes again is one
-// launch. Tokens and account are those of kernels that are launched one by one.
+// Texts in step with each other: their passes have few shapes, and each repeated shape is one
+// launch. Tokens and ledger equal those of kernels launched one by one.
 TEST(GpuDiffusionMany, AShapeThatComesAgainIsOneLaunch) {
     MR_NEED_GPU();
     constexpr int kTexts = 6, kBlock = 8;
@@ -159,7 +160,7 @@ TEST(GpuDiffusionMany, AShapeThatComesAgainIsOneLaunch) {
     }
 }
 
-// A loop on the device, a launch for every pass, and passes that the host drives.
+// A loop on the device, a launch for every pass, and passes driven by the host.
 TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
     const DiffusionCase& of = GetParam();
     if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
@@ -168,7 +169,7 @@ TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
     const auto host = engine_of(of, DType::bf16, 1, 0, {.graph = false});
     const int block = test::block_of(of);
     std::uint64_t seed = 0;
-    int in_form[2] = {};  // texts whose prompt and answer have the prompt form, the decode form
+    int in_form[2] = {};  // texts whose prompt and answer have the prompt form; the decode form
     for (const ops::DenoiseParams& denoise : test::denoise_cases(block)) {
         for (const int tokens : {1, block, 3 * block + 2, 90}) {
             const auto prompt = test::some_tokens(1 + static_cast<int>(seed * 13 % 100), 5, 95);
@@ -194,20 +195,20 @@ TEST_P(GpuDiffusion, WhoDrivesThePassesChangesNothing) {
         }
     }
     EXPECT_GE(std::min(in_form[0], in_form[1]), 8);
-    // The device has driven.
+    // The device drove the passes.
     for (const auto* engine : {&loop, &launches}) {
         EXPECT_GT(dynamic_cast<const model::Resident&>(**engine).captured_fills(), 0u);
     }
 }
 
-// A head that gives records instead of logits changes no token by any driver of passes, and the
-// account knows the difference.
+// A head that gives records instead of logits changes no token, whatever drives the passes, and the
+// ledger shows the difference.
 TEST_P(GpuDiffusion, RecordsOfTheHeadChangeNoToken) {
     const DiffusionCase& of = GetParam();
     const int block = of.block > 0 ? of.block : model::kUsualBlock;
     for (const DType type : {DType::bf16, DType::f16, DType::q8_0}) {
         for (const model::EngineOptions& driver : kDrivers) {
-            // The first has the device's turn (cuda::DeviceTurn).
+            // The first engine gets the device's turn (cuda::DeviceTurn).
             const auto engine = engine_of(of, type, 1, 0, driver);
             const auto logits = engine_of(of, type, 1, 0, {.graph = false, .head_records = false});
             const Ledger before = logits->ledger();
@@ -223,7 +224,7 @@ TEST_P(GpuDiffusion, RecordsOfTheHeadChangeNoToken) {
                 EXPECT_EQ(got.ids, want.ids);
                 EXPECT_EQ(got.passes, want.passes);
             }
-            // The host asks for rows of unknown places alone, as with logits.
+            // The host only asks for rows of unknown places, as with logits.
             const DType head = type == DType::q8_0 ? DType::q8_0x8 : type;
             if (driver.graph || !cuda::linear_records_takes(engine->context(), head, 64)) continue;
             const auto written = [](const Ledger& ledger) {
@@ -235,8 +236,8 @@ TEST_P(GpuDiffusion, RecordsOfTheHeadChangeNoToken) {
     }
 }
 
-// A vocabulary whose rows are shared by blocks of threads, blocks of other lengths than the model's
-// on one engine, and texts whose last block commits with its neighbour where the others do not.
+// A vocabulary whose rows several thread blocks share, blocks of other lengths than the model's on
+// one engine, and texts whose last block commits together with its neighbour while others do not.
 TEST(GpuDiffusionLoop, IsTheHostsWhateverTheModel) {
     MR_NEED_GPU();
     if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
@@ -266,9 +267,9 @@ TEST(GpuDiffusionLoop, IsTheHostsWhateverTheModel) {
     }
 }
 
-// The same where attention is full: layers whose norms are the products' (no norms of q and k),
-// weights of every kind that the prompt form multiplies in its own way, and so many rows and heads
-// that the kernel of attention counts its tiles, with a counter that the graph keeps.
+// The same with full attention: layers whose norms are fused into GEMMs (no norms of q and k),
+// weight types that the prompt form multiplies in its own way, and so many rows and heads that the
+// attention kernel counts its tiles, with a counter that belongs to the graph.
 TEST(GpuDiffusionLoop, WholeTextsAreTheHostsWhateverTheModel) {
     MR_NEED_GPU();
     if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
@@ -313,8 +314,8 @@ TEST(GpuDiffusionLoop, WholeTextsAreTheHostsWhateverTheModel) {
     }
 }
 
-// Counters that no graph has. The driver gives back those of graphs that are gone from a thread of
-// its own.
+// Counters that no graph holds. The driver frees those of destroyed graphs on its own
+// thread.
 int spare_counters() {
     int now = cuda::flash::spare_counters(), before = -1;
     while (now != before) {
@@ -324,8 +325,8 @@ int spare_counters() {
     return now;
 }
 
-// A graph has counters of its own for as long as it can run, those in its loop included, and gives
-// them back.
+// A graph has its own counters for as long as it can run, including those in its loop, and frees
+// them.
 TEST(GpuDiffusionLoop, GraphsKeepTheCountersOfTheirAttention) {
     MR_NEED_GPU();
     if (!cuda::LoopGraph::possible()) GTEST_SKIP() << "the driver has no loops";
@@ -345,14 +346,14 @@ TEST(GpuDiffusionLoop, GraphsKeepTheCountersOfTheirAttention) {
             const auto engine = model.engine({.loop = in_loop});
             test::filled(*engine, prompt, test::filling({.steps = 4}, 64));
             ASSERT_EQ(dynamic_cast<const model::Resident&>(*engine).captured_fills(), 1u);
-            // Of every layer, in the first pass and in those behind it.
+            // For every layer, in the first pass and in the later ones.
             EXPECT_EQ(spare_counters(), before - 2 * spec.layers);
         }
         EXPECT_EQ(spare_counters(), before);
     }
 }
 
-// The state of a block has room for 64 places. Longer ones are filled in by the host's passes.
+// The state of a block has room for 64 places. Longer blocks use the host's passes.
 TEST(GpuDiffusionLoop, LongBlocksAreTheHosts) {
     MR_NEED_GPU();
     const DiffusionCase of{"full", 0, 0, false};
@@ -375,8 +376,8 @@ TEST(GpuDiffusionLoop, LongBlocksAreTheHosts) {
     EXPECT_EQ(dynamic_cast<const model::Resident&>(*engine).captured_fills(), 0u);
 }
 
-// Texts whose last blocks have more lengths than graphs are kept. Those of the first texts have
-// given way when they come again.
+// Texts whose last blocks have more lengths than graphs are kept. Graphs of the first texts have
+// been evicted when they come again.
 class GpuDiffusionGraphs : public GpuDiffusion {};
 INSTANTIATE_TEST_SUITE_P(Models, GpuDiffusionGraphs,
                          testing::Values(DiffusionCase{"aligned64", 64, 0, false},
@@ -407,7 +408,7 @@ TEST_P(GpuDiffusionGraphs, ThatGaveWayAreCapturedAgain) {
     }
 }
 
-// The model on the device, for as many engines as are asked for.
+// The model on the device, and a factory of engines for it.
 auto engines_with(const model::EngineOptions& options) {
     return [options](model::Model model) {
         auto shared = std::make_shared<const test::OnDevice>(test::to_device(std::move(model)));
@@ -416,7 +417,7 @@ auto engines_with(const model::EngineOptions& options) {
         };
     };
 }
-// The kernel that settles guesses ends the loop, and the error is that of the host's passes.
+// The kernel that settles guesses ends the loop, and the error equals that of the host's passes.
 TEST_P(GpuDiffusion, ARowThatIsNotFiniteEndsItsTextAlone) {
     const std::string on_cpu = test::a_row_that_is_not_finite_ends_its_text_alone(
         GetParam(), DType::f32, test::engines_on_cpu);
@@ -437,8 +438,8 @@ TEST_P(GpuDiffusion, ATextThatEndsInsideOfABlockLeavesNothingBehind) {
     }
 }
 
-// The device drives the blocks of a text that is alone, the host the passes of several, and each
-// goes on where the other was.
+// The device drives the blocks of a single text, the host the passes of several, and each continues
+// where the other stopped.
 TEST_P(GpuDiffusion, TextsComeAndGoBesideOne) {
     const DiffusionCase& of = GetParam();
     for (const auto& [sequences, prefix_cache] :
@@ -459,8 +460,8 @@ TEST_P(GpuDiffusion, TextsComeAndGoBesideOne) {
     }
 }
 
-// The layers' products are those of the host's passes, and no byte goes to the device once a text
-// is open.
+// The layers' GEMMs equal those of the host's passes, and no byte goes to the device once a text is
+// open.
 TEST_P(GpuDiffusion, ABlockSendsNothingToTheDevice) {
     const DiffusionCase& of = GetParam();
     const auto engine = engine_of(of, DType::bf16, 1, 0);
@@ -471,7 +472,7 @@ TEST_P(GpuDiffusion, ABlockSendsNothingToTheDevice) {
         bool prefix_cache;
     };
     std::vector<Text> texts{{0, 1, 3 * of.block, false}};  // no prefix, nothing before a block
-    if (of.block == 0) {  // of both forms, and with a last block that is shorter
+    if (of.block == 0) {  // of both forms, and with a shorter last block
         texts = {{8, 5, 30, false}, {8, 5, 30, true}, {0, 40, 100, false}, {0, 40, 100, true}};
     }
     for (const auto& [block, prompt_tokens, tokens, prefix_cache] : texts) {
@@ -501,13 +502,13 @@ TEST_P(GpuDiffusion, ABlockSendsNothingToTheDevice) {
             const Ledger used = engine->ledger().since(before);
             const Ledger host_used = host->ledger().since(host_before);
             EXPECT_EQ(used.host_to_device().bytes, 0u);
-            // Its ids, the prompt's among them, and a number for every pass.
+            // Its ids, including the prompt's, and one number per pass.
             const bool with_prompt = of.block > 0 && passes == 0;
             const std::size_t places = text.block().size() + (with_prompt ? prompt.size() : 0);
             EXPECT_EQ(used.device_to_host().bytes,
                       4 * places + 8 * static_cast<std::uint64_t>(want.passes() - passes));
             for (const OpKind kind : {OpKind::linear, OpKind::attention}) {
-                // Captured for a bound of the keys where attention is block-causal.
+                // Captured for an upper bound of the keys if attention is block-causal.
                 if (kind == OpKind::attention && of.block > 0) continue;
                 EXPECT_EQ(used.op(kind).bytes_read, host_used.op(kind).bytes_read);
                 EXPECT_EQ(used.op(kind).flops, host_used.op(kind).flops);
@@ -531,7 +532,7 @@ TEST_P(GpuDiffusion, LikelihoodsAreThoseOfTheCpu) {
     const auto cpu = model::make_engine(test::diffusion_model(of), options);
     const int block = of.block > 0 ? of.block : model::kUsualBlock;
     DiffusionEvalOptions how{{}, 4};
-    how.decoder.denoise.remask = ops::Remask::sequential;  // no near tie can change the order
+    how.decoder.denoise.remask = ops::Remask::sequential;  // near ties do not change the order
     const auto text = test::some_tokens(4 * block, 9, 95);
     EXPECT_NEAR(replayed_nats(*gpu, how.decoder, text, 1),
                 replayed_nats(*cpu, how.decoder, text, 1), 1e-2);

@@ -1,4 +1,5 @@
-// Models that fill in blocks, trained on the GPU against the CPU, and what must not change bits.
+// Block diffusion models trained on the GPU compared with the CPU, and changes that must not affect
+// bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -53,7 +54,7 @@ std::int64_t put_batch(TrainEngine& engine) {
     for (std::size_t i = 0; i < half; ++i) {
         x = i % 11 == 0 ? 99u + static_cast<std::uint32_t>(i / 33) : x * 1664525u + 1013904223u;
         const auto id = static_cast<std::int32_t>((x >> 8) % 517);
-        const std::size_t masks = 1 + i / block % block;  // of the block
+        const std::size_t masks = 1 + i / block % block;  // in the block
         to.ids[i] = to.ids[half + i] = id;
         if ((i + i / block) % block >= masks) continue;
         to.ids[i] = engine.spec().diffusion->mask;
@@ -73,7 +74,7 @@ std::vector<float> parameters(TrainEngine& engine) {
     engine.get_state(out.data(), nullptr, nullptr);
     for (std::int64_t i = 0; i < engine.layout().decayed; ++i) {
         float& v = out[static_cast<std::size_t>(i)];
-        v = bf16_to_f32(f32_to_bf16(4 * v));  // both engines compute with the same ones
+        v = bf16_to_f32(f32_to_bf16(4 * v));  // both engines use the same values
     }
     return out;
 }
@@ -81,8 +82,8 @@ std::vector<float> parameters(TrainEngine& engine) {
 class GpuDiffusionTraining : public ::testing::Test {
   protected:
     void SetUp() override { MR_NEED_GPU(); }
-    // Blocks inside of a tile of attention and beyond one, sequences that end inside of one. Short
-    // blocks have a kernel of their own, longer ones are sequences for attention's.
+    // Blocks inside a tile of attention and longer ones, sequences that end inside a tile. Short
+    // blocks have a specialised kernel, longer ones are sequences for attention's.
     static constexpr Case kCases[] = {{3, 24, 4, 16},    {5, 64, 1, 32},    {2, 272, 16, 32},
                                       {2, 384, 128, 64}, {40, 128, 32, 64}, {2, 192, 64, 128},
                                       {3, 30, 6, 24}};
@@ -104,7 +105,7 @@ TEST_F(GpuDiffusionTraining, GradientsAreThoseOfTheCpu) {
             grads.emplace_back(params.size());
             engine->read_grads(grads.back());
         }
-        // As in tests/gpu/train_test.cpp; a loss counts by its weight.
+        // As in tests/gpu/train_test.cpp; losses are weighted.
         const float weights = static_cast<float>(c.block);
         for (std::size_t t = 0; t < losses[0].size(); ++t) {
             ASSERT_NEAR(losses[1][t], losses[0][t], 0.05 * (weights + std::abs(losses[0][t]))) << t;
@@ -167,14 +168,14 @@ TEST_F(GpuDiffusionTraining, LearnsAsTheCpuDoes) {
     EXPECT_EQ(last[1], last[2]);
 }
 
-// Every number of rows is another product, whose algorithm is looked for once, at a cost of many
-// runs of it. Batches that differ by some masks must not be that.
+// Every number of rows is another GEMM, whose algorithm is searched once, at the cost of many runs.
+// Batches that differ by a few masks must not cause that.
 TEST_F(GpuDiffusionTraining, TheHeadSeesFewNumbersOfRows) {
     const Case c{8, 256, 16, 32};
     TrainEngine engine(spec_of(c), options_of(c, true));
     engine.init(3);
     const std::int64_t count = put_batch(engine);
-    ASSERT_EQ((count + 63) / 64, (count - 2 + 63) / 64);  // between the same multiples
+    ASSERT_EQ((count + 63) / 64, (count - 2 + 63) / 64);  // the same multiple of 64
     std::uint64_t first = 0;
     for (const std::int64_t less : {0, 1, 2}) {
         put_batch(engine);

@@ -1,4 +1,5 @@
-// The engine on the GPU against recorded logits, the CPU engine, and itself under every switch.
+// The engine on the GPU compared with recorded logits, the CPU engine, and itself under every
+// switch.
 #include "model/engine.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +68,7 @@ TEST_F(GpuEngine, EveryFamilyHasTheRecordedLogits) {
             const float tolerance = std::numeric_limits<float>::epsilon() * reductions *
                                     static_cast<float>(spec.layers) * scale;
             const DType type = engine->model().weights.layers.front().o.dtype;
-            // Tokens that see later ones may be cut between blocks only.
+            // Tokens that see later ones may only be cut between blocks.
             std::vector<std::size_t> chunks = {expected.ids.size()};
             if (!spec.diffusion) {
                 chunks.insert(chunks.end(), {1, 7});
@@ -90,7 +91,7 @@ TEST_F(GpuEngine, EveryFamilyHasTheRecordedLogits) {
     }
 }
 
-// 16-bit and quantised weights: the GPU rounds activations, so it is held to a share of the logits.
+// 16-bit and quantised weights: the GPU rounds activations, so the limit is a share of the logits.
 TEST_F(GpuEngine, EveryFamilyInEveryTypeIsCloseToTheCpu) {
     const test::TempFolder folder;
     for (const char* family : test::kFamilies) {
@@ -124,7 +125,7 @@ TEST_F(GpuEngine, EveryFamilyInEveryTypeIsCloseToTheCpu) {
     }
 }
 
-// 256 tokens, greedy and drawn, of weights in f32.
+// 256 tokens, greedy and drawn, with f32 weights.
 void expect_the_cpus_text(const std::string& path, const std::vector<std::int32_t>& prompt) {
     decode::GenerateOptions options;
     options.max_tokens = 256;
@@ -143,11 +144,11 @@ void expect_the_cpus_text(const std::string& path, const std::vector<std::int32_
             const auto gpu = loaded.engine(engine);
             decode::Session on_gpu(*gpu);
             EXPECT_EQ(on_gpu.generate(prompt, options).ids, want.ids) << graph << dependent;
-            // Again from the same engine, now out of what the cache holds.
+            // Again on the same engine, now from the cache.
             EXPECT_EQ(on_gpu.generate(prompt, options).ids, want.ids) << graph << dependent;
         }
     }
-    // Sampled: the same seed draws the same tokens where the logits agree.
+    // Sampled: the same seed draws the same tokens if the logits agree.
     options.sampling = {};
     options.sampling.seed = 11;
     const decode::Generated drawn = on_cpu.generate(prompt, options);
@@ -163,7 +164,7 @@ TEST_F(GpuEngine, GreedyTextIsTheCpusInF32) {
 }
 
 // The bundled model, whose weights are 8-bit, as f32. After this prompt the best token leads the
-// second by 0.0039 or more at every one of the 256 (f32 is off by some 1e-5).
+// second by at least 0.0039 at each of the 256 tokens (the error of f32 is about 1e-5).
 TEST_F(GpuEngine, GreedyTextOfTheBundledModelIsTheCpusInF32) {
     const test::TempFolder folder;
     const std::string path = folder / "f32.gguf";
@@ -175,9 +176,9 @@ TEST_F(GpuEngine, GreedyTextOfTheBundledModelIsTheCpusInF32) {
                                     "little boy named Tom. He had a puppy named Biscuit."));
 }
 
-// However long the window is: what is drawn is what ops::sample() draws from the same logits, with
-// the penalty on as much of the text. The ring of 65 comes round; the last one is longer than the
-// text can be.
+// For any window: draws equal those of ops::sample() from the same logits, with the penalty on
+// the same tokens. The ring of 65 wraps around; the last window is longer than the text can
+// be.
 TEST_F(GpuEngine, ThePenaltyLooksBackAsFarAsItIsTold) {
     constexpr std::size_t kPrompt = 40, kDrawn = 200;
     const test::OnDevice loaded = test::load_on_device("random:stories-42m:bf16");
@@ -261,7 +262,7 @@ TEST_F(GpuEngine, PerplexityOfRealTextIsTheCpus) {
     expect_the_cpus_perplexity(path, stories, eval);
 }
 
-// Stories that the bundled model itself tells on the CPU: it knows no other texts.
+// Stories by the bundled model itself on the CPU: it knows no other texts.
 TEST_F(GpuEngine, PerplexityOfTheBundledModelIsTheCpus) {
     const test::TempFolder folder;
     const std::string path = folder / "f32.gguf";
@@ -306,7 +307,7 @@ TEST_F(GpuEngine, ATokensBitsDoNotDependOnTheBatch) {
         const auto engine = open_on_gpu(source, options);
         const std::vector<std::int32_t> ids = some_ids(400, engine->model().spec.vocab);
         const std::span<const std::int32_t> all(ids);
-        // Alone: a long prompt, then one token more.
+        // Alone: a long prompt, then one more token.
         const auto last_two = [&](std::span<const BatchItem> beside) {
             const SeqId seq = engine->cache().open();
             std::vector<BatchItem> batch(beside.begin(), beside.end());
@@ -349,11 +350,11 @@ TEST_F(GpuEngine, ATokenCostsNothingToTheDeviceAndOneIdBack) {
     const Ledger moved = engine->ledger().since(before);
     EXPECT_EQ(moved.host_to_device().bytes, 0u);
     EXPECT_EQ(moved.device_to_host().bytes, 100u * 16);  // id, probability, confidence, number
-    // Two steps are on their way beyond what was read.
+    // Two steps run ahead of what was read.
     EXPECT_EQ(engine->cache().length(seq), 202);
 }
 
-// The cache's bytes in the account are those of the keys there are, replayed or not.
+// The ledger counts the bytes of the existing keys, replayed or not.
 TEST_F(GpuEngine, TheAccountCountsTheKeysThereAre) {
     for (const bool graph : {true, false}) {
         EngineOptions options;
@@ -433,7 +434,7 @@ TEST_F(GpuEngine, AMeasuredStepHasEveryStageInOrder) {
         last = stage.begin;
         names.emplace_back(stage.name);
     }
-    // GPUs before 8.0 have no products that take the norm or the activation along.
+    // GPUs before 8.0 have no GEMMs with a fused norm or activation.
     const std::vector<std::string> layer =
         cuda::device()->sm >= 80
             ? std::vector<std::string>{"qkv", "attention", "out", "mlp up", "down"}

@@ -1,4 +1,4 @@
-// Engines on both sides, for tests that compare them.
+// Engines on the CPU and the GPU, for tests that compare them.
 #pragma once
 
 #include <algorithm>
@@ -48,8 +48,8 @@ inline std::unique_ptr<model::Engine> open_on_cpu(const std::string& source,
                               options);
 }
 
-// The kind of attention that a shape of random: has, in a model of two layers: heads of 64
-// (stories-42m), of 128 in groups (llama-3-8b), of 80 and in parallel with the MLP (pythia-2.8b).
+// A model of two layers with the attention of a random: shape: heads of 64 (stories-42m), of 128 in
+// groups (llama-3-8b), of 80 and in parallel with the MLP (pythia-2.8b).
 inline model::ModelSpec small_shape(const char* name, int vocab) {
     model::ModelSpec spec = model::random_shape(std::string("random:") + name).first;
     spec.layers = 2;

@@ -1,5 +1,5 @@
-// What a fault of a kernel ends with: one line that says so, and exit code 3. A fault ends a
-// process's work with the device for good, so every one happens in a child.
+// Kernel faults: one line that says so, and exit code 3. A fault ends a process's use of the device
+// for good, so each one happens in a child process.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -16,8 +16,9 @@
 #include "support.h"
 
 // A block that waits for another one gives up after a minute of the device's clock. Here that clock
-// runs 2^10 times as fast, for the code under test alone: 2^27 cycles, less than a tenth of a
-// second. (Nothing is stored of it: all of this is inlined, kernels of other files have theirs.)
+// runs 2^10 times as fast, only for the code under test: 2^27 cycles, less than a tenth of a
+// second. (This has no effect elsewhere: all of it is inlined, and kernels of other files have
+// their own.)
 namespace mr::cuda {
 __device__ __forceinline__ long long quick_clock() {
     return static_cast<long long>(static_cast<unsigned long long>(clock64()) << 10);
@@ -34,7 +35,7 @@ namespace {
 __global__ void trap() { __trap(); }
 __global__ void write_to(int* place) { *place = 1; }
 
-// A word with tag 7, which block 1 sends where it is told to.
+// A word with tag 7, which block 1 sends if `sent`.
 __global__ void one_word(Word* word, unsigned* out, bool sent) {
     if (blockIdx.x == 1) {
         if (sent) send(word, 42u, 7);
@@ -60,7 +61,7 @@ __global__ void meeting(unsigned* counter, unsigned* out, bool all) {
     atomicAdd(out, 1u);
 }
 
-// The end of a program, as the command line has it (src/cli/program.cpp).
+// Ends like the command line program (src/cli/program.cpp).
 template <typename Body>
 [[noreturn]] void program(Body&& body) {
     try {
@@ -71,11 +72,11 @@ template <typename Body>
     }
     std::exit(0);
 }
-// One line, with the runtime's name for it and what to do.
+// One line, with the runtime's name of the error and what to do.
 constexpr const char* kOneLine =
     "^millrace: CUDA = cudaError[A-Za-z]+: [^\n]+; start again; [^\n]*--device cpu[^\n]*\n$";
 
-// Works on a word, or several, in memory that is zero, and gives what it left in the result.
+// Runs on one or several words of zeroed memory, and returns its result.
 template <typename Kernel, typename T>
 unsigned run_two_blocks(Kernel* kernel, T*, bool all) {
     const Stream stream;
@@ -94,7 +95,7 @@ class GpuFaultDeathTest : public testing::Test {
   protected:
     void SetUp() override {
         MR_NEED_GPU();
-        // The child begins anew: a device that the parent has opened is of no use to a fork.
+        // The child starts anew: after a fork, a device opened by the parent is unusable.
         GTEST_FLAG_SET(death_test_style, "threadsafe");
     }
 };
@@ -119,8 +120,8 @@ TEST_F(GpuFaultDeathTest, AnAddressThatIsNotThereIsOneLineAndExitCode3) {
                 testing::ExitedWithCode(3), kOneLine);
 }
 
-// In the middle of a generation, with tokens under way, a graph, pinned memory: the error comes out
-// of the generation, nothing hangs, and everything can still be taken down.
+// During a generation, with tokens, a graph and pinned memory in use: the generation throws the
+// error, nothing hangs, and everything can still be destroyed.
 TEST_F(GpuFaultDeathTest, AFaultWhileTokensAreMadeIsOneLineAndExitCode3) {
     EXPECT_EXIT(program([] {
                     const auto engine = test::open_on_gpu(test::bundled_model());
@@ -139,7 +140,7 @@ TEST_F(GpuFaultDeathTest, AFaultWhileTokensAreMadeIsOneLineAndExitCode3) {
                 testing::ExitedWithCode(3), kOneLine);
 }
 
-// ... and a second question after it gets the same answer.
+// ... and a second call after it gets the same error.
 TEST_F(GpuFaultDeathTest, WhatComesAfterAFaultIsTheSameError) {
     EXPECT_EXIT(program([] {
                     const auto engine = test::open_on_gpu(test::bundled_model());
@@ -164,13 +165,13 @@ TEST_F(GpuFaultDeathTest, WhatComesAfterAFaultIsTheSameError) {
                 testing::ExitedWithCode(3), kOneLine);
 }
 
-// What a step in one kernel waits by. Where all is well it is not in the way ...
+// The waits of a step in one kernel. Without a fault they end ...
 TEST_F(GpuFaultDeathTest, WaitingEndsWhenTheOthersHaveCome) {
     EXPECT_EQ(run_two_blocks(one_word, static_cast<Word*>(nullptr), true), 42u);
     EXPECT_EQ(run_two_blocks(four_words, static_cast<Word*>(nullptr), true), 10u + 11 + 12 + 13);
     EXPECT_EQ(run_two_blocks(meeting, static_cast<unsigned*>(nullptr), true), 2u);
 }
-// ... and a block that never comes is an error, not a program that hangs.
+// ... and a block that never comes is an error, not a hang.
 TEST_F(GpuFaultDeathTest, WaitingForAWordThatNeverComesEndsTheKernel) {
     EXPECT_EXIT(program([] { run_two_blocks(one_word, static_cast<Word*>(nullptr), false); }),
                 testing::ExitedWithCode(3), kOneLine);

@@ -1,4 +1,4 @@
-// Every fusion of a step alone: the same NLL, and as many kernels fewer as it joins.
+// Every fusion of a step separately: the same NLL, and fewer kernels by the number it joins.
 #include "bench/fusion/fusion.h"
 
 #include <gtest/gtest.h>
@@ -71,8 +71,8 @@ TEST_F(GpuFusion, EveryRungOfANeoxHasTheSameNllAndFewerKernels) {
             return rungs[static_cast<std::size_t>(rung) - 1].kernels -
                    rungs[static_cast<std::size_t>(rung)].kernels;
         };
-        // Of a layer's two sums a norm takes the second, but for the last layer's: the final norm
-        // is of other rows in a pass.
+        // Of a layer's two sums a norm takes the second, except in the last layer: the final norm
+        // covers other rows in a pass.
         EXPECT_EQ(fewer(kAddInNorm), kLayers - 1);
         EXPECT_EQ(fewer(kNorms), kLayers);
         EXPECT_EQ(fewer(kAddInProduct), kLayers + 1);
@@ -101,7 +101,7 @@ TEST_F(GpuFusion, ASequentialResidualHasNoNormsOfOneSum) {
     ASSERT_EQ(ladder.rungs.size(), kRungs);
     EXPECT_TRUE(ladder.same_nll());
     EXPECT_NE(ladder.rungs[kNorms].absent.find("sequential"), std::string::npos);
-    // All sums but the last are a norm's, then all are a product's.
+    // First all sums but the last are done by norms, then all by GEMMs.
     const int layers = on.model->spec.layers;
     EXPECT_EQ(ladder.rungs[kSeparate].kernels - ladder.rungs[kAddInNorm].kernels, 2 * layers - 1);
     EXPECT_EQ(ladder.rungs[kAddInNorm].kernels - ladder.rungs[kAddInProduct].kernels, 1);
@@ -118,7 +118,7 @@ TEST_F(GpuFusion, WhatIsSwitchedOffIsNoRung) {
     }
 }
 
-// The switches of rungs that a step has passed change nothing of it.
+// The switches of earlier rungs have no effect on the step in one kernel.
 TEST_F(GpuFusion, TheWholeStepDoesNotKnowOfThem) {
     const test::OnDevice on = pythia(2, DType::bf16);
     const auto kernels = [&](const model::EngineOptions& options) {
@@ -130,7 +130,7 @@ TEST_F(GpuFusion, TheWholeStepDoesNotKnowOfThem) {
     EXPECT_EQ(on.engine(small())->step_launches(1, 200).launches, 1);
 }
 
-// A prompt adds in its products whatever a step does.
+// A prompt's GEMMs always add, whatever a step does.
 TEST_F(GpuFusion, PromptsHaveTheSameBits) {
     for (const DType type : {DType::f32, DType::bf16}) {
         const test::OnDevice on = pythia(2, type);
@@ -144,7 +144,7 @@ TEST_F(GpuFusion, PromptsHaveTheSameBits) {
     }
 }
 
-// Several rows of the decode form, of several sequences' length, in engines without any fusion.
+// Several rows of the decode form, from several sequences, on engines without any fusion.
 TEST_F(GpuFusion, ManyRowsWithoutAnyFusionAreNear) {
     model::EngineOptions options = small();
     options.max_logits = 40;

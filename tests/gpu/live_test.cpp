@@ -1,6 +1,6 @@
-// A sequence that goes on from turn to turn on a GPU: each turn has the bits of a fresh sequence
-// that is given the same tokens in the same forms, and conversations have the same answers whatever
-// the engine's passes are.
+// A sequence that continues from turn to turn on a GPU: each turn has the bits of a fresh sequence
+// with the same tokens in the same forms, and conversations have the same answers for any size of
+// passes.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -47,25 +47,25 @@ class GpuLive : public testing::Test {
     }
 };
 
-// As chat has it: a plan that follows the window.
+// As in chat: a plan that depends on the window.
 model::EngineOptions options_of(int max_batch) {
     model::EngineOptions options;
     options.max_batch = max_batch;
     options.stream = kStream;
     return options;
 }
-constexpr int kPiece = 128;  // tokens of a pass of the live sequence
-constexpr int kWhole = 512;  // ... of the fresh one, more than any turn has
+constexpr int kPiece = 128;  // tokens per pass of the live sequence
+constexpr int kWhole = 512;  // ... of the fresh one, more than any turn
 
 Text some_tokens(int count, int salt) { return test::some_tokens(count, salt, kVocab); }
 
-// A turn as a sequence holds it: what was given in one go, and what was drawn and fed back, all but
-// the last token of an answer.
+// A turn of a sequence: the tokens given at once, and those drawn and fed back, all but the last
+// token of an answer.
 struct Turn {
     Text given, fed;
 };
 
-// What a sequence of its own answers to `prompt`, which begins with these turns.
+// The answer of a separate sequence to `prompt`, which begins with these turns.
 Generated afresh(model::Engine& engine, const std::vector<Turn>& turns, const Text& prompt,
                  GenerateOptions options) {
     model::KvCache& cache = engine.cache();
@@ -102,7 +102,7 @@ TEST_F(GpuLive, HasTheBitsOfAFreshOneAndIsFedWhatIsNew) {
         Text history;
         std::vector<Turn> turns;
         int number = 0;
-        // Turns in both forms: of a token, and of more than a pass and the window hold.
+        // Turns in both forms: of one token, and of more than a pass and the window hold.
         for (const int count : {5, 1, 30, 150, 2, 64, 300, 17}) {
             SCOPED_TRACE(number);
             append(history, some_tokens(count, ++number));
@@ -114,7 +114,7 @@ TEST_F(GpuLive, HasTheBitsOfAFreshOneAndIsFedWhatIsNew) {
             turns.push_back({{history.begin() + static_cast<std::ptrdiff_t>(held), history.end()},
                              {made.ids.begin(), made.ids.end() - 1}});
             append(history, made.ids);
-            // A live sequence runs nothing ahead: it holds no token that its text does not have.
+            // A live sequence does not run ahead: it holds no token that its text lacks.
             EXPECT_EQ(live.tokens().size(), history.size() - 1);
             engine->cache().check_books();
         }
@@ -138,7 +138,7 @@ TEST_F(GpuLive, GoesBackOrBeginsAnew) {
             append(other, some_tokens(6, salt));
             return other;
         };
-        // By less than a pass: what it sees is still there.
+        // Back by less than a pass: the window is still in the cache.
         for (const std::size_t length : {400u, 390u, 320u}) {
             SCOPED_TRACE(length);
             const Text prompt = branch(length, 2);
@@ -146,7 +146,7 @@ TEST_F(GpuLive, GoesBackOrBeginsAnew) {
             expect_equal(made, afresh(*fresh, {{first(length), {}}}, prompt, sampled(8)));
             EXPECT_EQ(made.prefill.tokens, 6);
         }
-        // By more: all of it goes through the window again.
+        // Back by more: everything goes through the window again.
         const Text far = branch(120, 3);
         const Generated made = live.generate(far, sampled(8));
         expect_equal(made, afresh(*fresh, {}, far, sampled(8)));

@@ -1,5 +1,5 @@
-// Text of a model in the middle of its training, from the parameters where they lie: the bits of
-// the same model loaded in bf16, and nothing of the training changes.
+// Text of a model during its training, from the trainer's own parameters: the bits of the same
+// model loaded in bf16, without any effect on the training.
 #include "model/train/live_weights.h"
 
 #include <gtest/gtest.h>
@@ -64,7 +64,7 @@ class LiveEngine : public ::testing::TestWithParam<const char*> {
         options.max_batch = options.max_logits = kPrompt;
         return options;
     }
-    // The same parameters, by way of the host.
+    // The same parameters, through the host.
     static test::OnDevice loaded(TrainEngine& engine) {
         const auto count = static_cast<std::size_t>(engine.layout().count);
         std::vector<float> params(count);

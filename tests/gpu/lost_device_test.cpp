@@ -1,4 +1,4 @@
-// What is said of a device that is gone. Needs no GPU.
+// Errors of a lost device. Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace mr::cuda {
 namespace {
 
-// A device cannot be pulled out here; what the runtime says when one is gone can be said for it.
+// A test cannot remove the device, but it can raise the runtime's error for that.
 TEST(LostDevice, IsOneLineAndExitCode3) {
     for (const cudaError_t status :
          {cudaErrorDevicesUnavailable, cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable,

@@ -1,5 +1,5 @@
-// Ranges for Nsight, as a tool gets them: one that is linked in (NVTX's static injection) takes the
-// place of Nsight Systems. Needs no GPU.
+// NVTX ranges as Nsight Systems would receive them: a statically linked injection takes its place.
+// Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// Types alone: the functions are those of the library under test.
+// Only types: the functions are those of the library under test.
 #define NVTX_NO_IMPL
 #include <nvtx3/nvToolsExt.h>
 

@@ -1,4 +1,4 @@
-// What is planned is what is taken, to the byte; what cannot run is refused before anything is.
+// Plans are exact to the byte; what cannot run is refused before anything is allocated.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -65,7 +65,7 @@ TEST_F(GpuPlan, IsWhatTheArenasHold) {
     }
 }
 
-// Neither a prompt nor steps take anything more, watched or not, in a graph or not.
+// Neither a prompt nor steps allocate, watched or not, in a graph or not.
 TEST_F(GpuPlan, NothingIsTakenWhileItRuns) {
     for (const bool graph : {true, false}) {
         EngineOptions options;
@@ -85,7 +85,7 @@ TEST_F(GpuPlan, NothingIsTakenWhileItRuns) {
         const std::vector<Stage> pass = engine->take_stages();
         EXPECT_FALSE(pass.empty());
         decode::DecodeLoop loop(*engine, logits, {row});
-        // Over 256 keys, where another graph is captured.
+        // Beyond 256 keys, where another graph is captured.
         for (int i = 0; i < 10; ++i) {
             const Ledger before = engine->ledger();
             loop.step();
@@ -95,7 +95,8 @@ TEST_F(GpuPlan, NothingIsTakenWhileItRuns) {
                 EXPECT_GT(stage.work.seconds, 0) << stage.name;
                 EXPECT_LT(stage.work.seconds, 0.1) << stage.name;
             }
-            // Id, probability, confidence and number, and every stage's stamp: nothing uncounted.
+            // Id, probability, confidence and number, and every stage's stamp: nothing is
+            // uncounted.
             EXPECT_EQ(engine->ledger().since(before).device_to_host().bytes,
                       16 + step.size() * sizeof(cuda::Stamp));
         }
@@ -106,8 +107,8 @@ TEST_F(GpuPlan, NothingIsTakenWhileItRuns) {
     }
 }
 
-// What a server of an 8B model would hold: attention's scratch grows with the rows of a step and
-// the context of one sequence, not with the pool.
+// The plan of a server with an 8B model: attention's scratch grows with the rows of a step and the
+// context of one sequence, not with the pool.
 TEST_F(GpuPlan, ServingShapesHaveLittleScratch) {
     const Model model = load_model("random:llama-3-8b:bf16", {.defer_random = true});
     for (const auto& [sequences, context] :
@@ -127,7 +128,7 @@ TEST_F(GpuPlan, ServingShapesHaveLittleScratch) {
 }
 
 // Steps are captured when the engine is made: their memory is the driver's, and fits into the room
-// that a pool of what fits leaves for it.
+// that the default pool leaves for it.
 TEST_F(GpuPlan, CapturedStepsFitIntoTheDriversRoom) {
     for (const int sequences : {256, 4096}) {
         EngineOptions options;
@@ -171,7 +172,7 @@ TEST_F(GpuPlan, ConstructingRefusesWhatCannotRun) {
     EXPECT_EQ(cuda::held_bytes(), before);
 }
 
-// The loop stops where the table does, not where a step that runs ahead would read past it.
+// The loop stops at the end of the table, before a step that runs ahead would read past it.
 TEST_F(GpuPlan, DecodingEndsWithTheTable) {
     EngineOptions options;
     options.max_sequences = 2;

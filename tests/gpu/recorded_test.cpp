@@ -1,5 +1,5 @@
-// Recorded logits through the decode loop: every family in 16 bits, one token at a time, in the
-// kernels and graphs that generation uses.
+// Recorded logits through the decode loop: every family in 16 bits, one token at a time, with the
+// kernels and graphs of generation.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,8 +26,8 @@ class GpuRecorded : public testing::Test {
 };
 
 // Logits of every token of `ids` in `rows` sequences that are decoded together: [token][row]. The
-// first token comes through a pass; every other one is drawn, from logits that leave no choice, and
-// fed to a step.
+// first token is given in a pass; all others are drawn, from logits with only one choice, and fed
+// to a step.
 std::vector<std::vector<std::vector<float>>> stepped(Engine& engine,
                                                      std::span<const std::int32_t> ids, int rows) {
     const auto vocab = static_cast<std::size_t>(engine.model().spec.vocab);
@@ -38,7 +38,7 @@ std::vector<std::vector<std::vector<float>>> stepped(Engine& engine,
         seqs.push_back(engine.cache().open());
         items.push_back({seqs.back(), ids.first(1)});
     }
-    // One place for the logits, which passes and steps write alike.
+    // One buffer for the logits, which both passes and steps write.
     const Tensor logits = engine.submit(items);
     std::vector<std::vector<std::vector<float>>> out;
     const auto keep = [&] {
@@ -70,19 +70,19 @@ std::vector<std::vector<std::vector<float>>> stepped(Engine& engine,
         for (std::size_t r = 0; r < count; ++r) {
             EXPECT_EQ(drawn[r].id, ids[t]) << "token " << t << " row " << r;
         }
-        loop.next();  // what was drawn is fed, and stays
+        loop.next();  // the drawn token is fed, and stays
         keep();
     }
     for (const SeqId seq : seqs) engine.cache().close(seq);
     return out;
 }
 
-// What rounding the activations may cost, as a share of the logits. In a layer seven of them are
-// rounded: both normed inputs, q, k, v, attention's result and the MLP's; then the head's input.
-// Each is off by at most epsilon(type), and by half of that in the mean of squares; they are
-// independent, so their squares add up; and norms and softmax can make an error larger on its way
-// to the logits, here by no more than 4. (Rounded in the same places, the CPU's logits are off by
-// 0.2 to 0.45 of this limit.)
+// The error of rounded activations, as a share of the logits. In a layer seven of them are
+// rounded: both normed inputs, q, k, v, attention's output and the MLP's; then the head's input.
+// Each is off by at most epsilon(type), and by half of that in the mean square; they are
+// independent, so their squares add up; and norms and softmax can amplify an error on its way to
+// the logits, here by at most 4. (Rounded in the same places, the CPU's logits are off by 0.2 to
+// 0.45 of this limit.)
 double rounding_limit(const ModelSpec& spec, DType type) {
     return 4 * 0.5 * cuda::epsilon(type) * std::sqrt(7.0 * spec.layers + 1);
 }
@@ -99,13 +99,13 @@ TEST_F(GpuRecorded, DecodeStepsHaveTheRecordedLogitsIn16Bits) {
             EngineOptions options;
             options.context = spec.learned_positions ? spec.context : 64;
             options.max_logits = 64;
-            // The recorded models have weights that both types can hold: the CPU, which computes in
-            // f32 with the same file, shows that nothing was lost.
+            // Both types hold the recorded models' weights exactly: the CPU, in f32 with the same
+            // file, shows that nothing was lost.
             const auto cpu = test::open_on_cpu(path, options);
             ASSERT_LT(test::relative_rms(test::logits_of(*cpu, expected.ids, 64), expected.logits),
                       1e-5);
             const test::OnDevice loaded = test::load_on_device(path);
-            // One row; more than 8, which take other kernels.
+            // One row; and more than 8, which use other kernels.
             for (const int rows : {1, 12}) {
                 for (const bool graph : {true, false}) {
                     options.max_sequences = rows;

@@ -1,4 +1,4 @@
-// Samples of a run on a GPU: from there where there is room, else from the CPU.
+// Samples of a run on a GPU: made there if there is room, else on the CPU.
 #include "train/sampler.h"
 
 #include <gtest/gtest.h>
@@ -86,12 +86,12 @@ TEST_F(GpuSampler, TextWholeOrCutShortChangesNoLoss) {
     }
 }
 
-// A model that fills in blocks, made of the same one: text in blocks, from the device, of the
-// parameters as they are, and no loss changes by it.
+// A block diffusion model made from the same one: text in blocks, on the device, from the current
+// parameters, without an effect on any loss.
 TEST_F(GpuSampler, FillsInBlocks) {
     const model::Model model = model::load_model(test::bundled_model());
     const model::ModelSpec ar = model::trainable_spec(model.spec);
-    for (const int block : {4, 16, 96}) {  // the decoder takes 64 at most
+    for (const int block : {4, 16, 96}) {  // the decoder's maximum is 64
         SCOPED_TRACE(block);
         std::unique_ptr<model::TrainEngine> engines[2];
         for (auto& engine : engines) {
@@ -127,7 +127,7 @@ TEST_F(GpuSampler, FillsInBlocks) {
                 sampler.text([&, asked = 0]() mutable { return !whole && ++asked > 1; });
             EXPECT_EQ(text.has_value(), whole);
             if (i < 4) continue;
-            EXPECT_NE(text, first);  // it is the model as it stands
+            EXPECT_NE(text, first);  // it is the current model
         }
     }
 }

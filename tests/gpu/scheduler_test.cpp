@@ -1,5 +1,5 @@
-// The scheduler's loads on a GPU: sequences come and go between steps, and every one has the bits
-// it has alone.
+// The scheduler's loads on a GPU: sequences come and go between steps, and each has the same bits
+// as alone.
 #include "decode/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -39,8 +39,8 @@ std::unique_ptr<model::Engine> engine_of(const test::OnDevice& loaded, int seque
     return loaded.engine(options);
 }
 
-// One engine for all: what it found in its cache changes no bits either, and a request that finds
-// nothing has a prompt of its own.
+// One engine for all: cached prefixes do not change bits either, and a request that finds none
+// computes its own prompt.
 struct Alone {
     std::unique_ptr<model::Engine> engine;
     model::Engine& operator()() const { return *engine; }
@@ -55,7 +55,7 @@ void a_thousand_sequences(DType type, int count) {
     EXPECT_GT(totals.found, 1000);
     EXPECT_GT(totals.mixed, 50);
     test::expect_as_alone(orders, got, Alone{engine_of(loaded, 1)});
-    // Steps that are launched kernel by kernel: the same.
+    // Steps launched kernel by kernel: the same.
     const auto plain = engine_of(loaded, 40, 6000, false);
     const std::vector<Generated> again =
         test::run_orders(*plain, std::span(orders).first(orders.size() / 4));
@@ -77,7 +77,7 @@ TEST_F(GpuScheduler, LogprobsAreOfTheDrawsAndChangeNoBits) {
 TEST_F(GpuScheduler, AdjustedTextsHaveTheBitsTheyHaveAlone) {
     const test::OnDevice loaded = small_model(DType::bf16);
     const auto orders = test::random_orders(120, 9, 2000, 330, 24, model::kCut);
-    // Few rows sample in their graph, many behind it.
+    // Few rows sample inside their graph, many after it.
     test::expect_adjusted(*engine_of(loaded, 6, 4000), orders, Alone{engine_of(loaded, 1)});
     test::expect_adjusted(*engine_of(loaded, 40, 6000), orders, Alone{engine_of(loaded, 1)});
     test::expect_adjusted(*engine_of(loaded, 6, 4000, false), orders, Alone{engine_of(loaded, 1)});
@@ -122,7 +122,7 @@ TEST_F(GpuScheduler, AStepOfManySendsNothing) {
     EXPECT_EQ(scheduler.running(), 20u);
 }
 
-// The engine runs ahead of what is read; at the end all that is left is waited for. No text gets
+// The engine runs ahead of what is read; at the end everything left is waited for. No text gets
 // several tokens while another one waits for its next.
 TEST_F(GpuScheduler, TokensOfAllTextsComeInTurn) {
     const test::OnDevice loaded = small_model(DType::bf16);
@@ -136,7 +136,7 @@ TEST_F(GpuScheduler, TokensOfAllTextsComeInTurn) {
         options.on_token = [&tokens, i](std::int32_t, const ops::DrawnLogprobs*) {
             ++tokens[i];
             const auto [least, most] = std::minmax_element(tokens.begin(), tokens.end());
-            // Two where a draw was not ready yet when its row was asked; three were the fault.
+            // Two if a draw was not ready yet when its row was polled; the fault gave three.
             EXPECT_LE(*most - *least, 2) << "text " << i;
         };
         scheduler.add(std::vector<std::int32_t>(10, static_cast<std::int32_t>(3 + i)), options);

@@ -1,4 +1,4 @@
-// A decode step in one kernel against the same step in five kernels a layer: the same bits.
+// A decode step in one kernel compared with the same step in five kernels per layer: the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ Loaded open(const std::string& source) { return test::load_on_device(source); }
 struct Drawn {
     bool persistent = false;
     std::vector<std::int32_t> ids;
-    std::vector<float> numbers;  // probability and confidence: they see every logit
+    std::vector<float> numbers;  // probability and confidence: they depend on every logit
     bool operator==(const Drawn& other) const {
         return ids == other.ids && numbers == other.numbers;
     }
@@ -98,14 +98,14 @@ void expect_same_bits(const std::string& source, const std::vector<std::vector<i
     }
 }
 
-// Rows that end inside of a granule (hidden 1376), all types; keys that cross a bucket (256).
+// Rows that end inside a granule (hidden 1376), all types; keys that cross a bucket (256).
 TEST_F(GpuStep, HasTheBitsOfItsPartsInEveryType) {
     for (const char* type : {"bf16", "f16", "q8_0", "q4_0"}) {
         expect_same_bits(std::string("random:stories-42m:") + type,
                          {{5}, {240}, {600}, {1, 30, 65}, {3, 100, 64, 200}}, 40);
     }
 }
-// Each a test of its own, so that none hides another.
+// Separate tests, so that none hides another.
 TEST_F(GpuStep, HasTheBitsOfItsPartsWithGroupedHeads) {
     expect_same_bits("random:tinyllama-1.1b:q8_0", {{130}, {1, 30, 65, 9}}, 20);
 }
@@ -120,7 +120,7 @@ TEST_F(GpuStep, HasTheBitsOfItsPartsWithHeadsOf128) {
     expect_same_bits("random:llama-2-7b:bf16", {{1000}}, 40);
 }
 
-// Keys in long parts, of which the newest is in the last step; more parts than teams; a window, and
+// Keys in long parts, the newest in the last step; more parts than teams; a window, and
 // sinks.
 TEST_F(GpuStep, HasTheBitsOfItsPartsWithManyKeys) {
     Loaded from = open("random:stories-42m:bf16");
@@ -136,9 +136,9 @@ TEST_F(GpuStep, HasTheBitsOfItsPartsWithManyKeys) {
     }
 }
 
-// Keys through the ring: every layout of weights (hidden 1376 ends inside of a granule), every head
-// size, groups of 1, 4 and 8; positions among the sinks, before the window is full and behind. A
-// window of 300 gives a team one part at most, longer ones several, also of two heads.
+// Keys in the ring: every layout of weights (hidden 1376 ends inside a granule), every head size,
+// groups of 1, 4 and 8; positions among the sinks, before the window is full and after. A window of
+// 300 gives a team one part at most, longer ones several, also of two heads.
 struct WithSinks {
     const char* source;
     int window, sinks;
@@ -175,8 +175,8 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuStepWithSinks,
                                          WithSinks{"llama-3-8b:bf16", 5000, 4, {60, 5500}},
                                          WithSinks{"tinyllama-1.1b:q8_0", 9000, 4, {9500}}));
 
-// Nothing of an engine's first step may be taken for something that has come already, and nothing
-// of an earlier sequence for something of a later one.
+// In an engine's first step nothing stale may be taken for a value that has arrived, and nothing of
+// an earlier sequence for one of a later sequence.
 TEST_F(GpuStep, TheFirstStepOfEveryEngineIsRight) {
     const Loaded from = open("random:stories-42m:q4_0");
     EngineOptions parts;
@@ -212,7 +212,7 @@ TEST_F(GpuStep, SequencesOfAnyLengthFollowOneAnother) {
                 for (const ops::Sampled& s : loop.next()) numbers.push_back(s.confidence);
             }
             EXPECT_EQ(engine.one_kernel(), persistent);
-            engine.cache().close(seq);  // the next one takes these pages
+            engine.cache().close(seq);  // the next sequence takes these pages
         }
         return numbers;
     };
@@ -256,8 +256,8 @@ TEST_F(GpuStep, IsNotTakenWhereItCannotBe) {
     EXPECT_FALSE(decode(from, other, {5}, 2).persistent);
 }
 
-// Windows in some layers: the step goes kernel by kernel, and its account has the keys that each
-// layer's mask lets it read.
+// Windows in some layers: the step runs kernel by kernel, and its ledger has the keys that each
+// layer's mask allows.
 TEST_F(GpuStep, LayersThatDifferGoKernelByKernel) {
     Loaded from = open("random:stories-42m:bf16");
     ModelSpec& spec = from.model->spec;
@@ -315,7 +315,7 @@ TEST_F(GpuStep, OneEngineAtATimeHasIt) {
     EXPECT_TRUE(is_persistent(*third));
 }
 
-// A watched step is the same step, and replayed like one.
+// A watched step is the same step, and is replayed alike.
 TEST_F(GpuStep, StagesOfAllProductsAreStamped) {
     const Loaded from = open("random:stories-42m:q8_0");
     EngineOptions options;
@@ -335,7 +335,7 @@ TEST_F(GpuStep, StagesOfAllProductsAreStamped) {
     for (int i = 0; i < 3; ++i) {
         loop.step();
         const std::vector<Stage> stages = engine.take_stages();
-        // Embedding, five a layer, head, sampler.
+        // Embedding, five per layer, head, sampler.
         EXPECT_EQ(stages.size(), 5u * static_cast<std::size_t>(from.model->spec.layers) + 3);
         double last = 0;
         for (const Stage& stage : stages) {

@@ -1,5 +1,5 @@
-// Sequences that stream on a GPU: what the CPU computes, in whatever pieces and company, in pages
-// that go round without a byte from the host.
+// Streaming sequences on a GPU: the CPU's results, for any pieces and neighbours, in rings of pages
+// without a byte from the host.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -39,8 +39,8 @@ model::EngineOptions options_of(const Stream& stream, int sequences, std::int64_
     return options;
 }
 
-// The logits of all tokens; the text goes in as pieces of these sizes, the last one again and
-// again.
+// The logits of all tokens; the text is fed in pieces of these sizes, the last size
+// repeated.
 std::vector<float> logits_of(model::Engine& engine, const Stream& stream, const Text& text,
                              std::vector<int> pieces, model::Form form) {
     const model::SeqId seq = engine.cache().open();
@@ -70,13 +70,14 @@ class GpuStreamFamilies : public testing::TestWithParam<const char*> {
     void SetUp() override { MR_NEED_GPU(); }
 };
 
-// Windows that are no multiple of a page, some smaller than a piece; sinks from none to two pages.
+// Windows that are not multiples of a page, some smaller than a piece; sinks from none to two
+// pages.
 TEST_P(GpuStreamFamilies, AreTheCpus) {
     const std::string source = test::reference(GetParam());
     const test::OnDevice on_device = test::load_on_device(source);
     const auto on_host = std::make_shared<const model::Model>(model::load_model(source));
     const Text text = text_of(420, on_host->spec.vocab);
-    // Weights of 16 bits: the GPU computes in them.
+    // 16-bit weights: the GPU computes in that type.
     const double near = on_host->weights.layers.front().o.dtype == DType::f32 ? 0.002 : 0.02;
     for (const Stream stream : {Stream{4, 28}, Stream{0, 12}, Stream{33, 45}, Stream{40, 150}}) {
         SCOPED_TRACE(std::to_string(stream.sinks) + " " + std::to_string(stream.window));
@@ -142,7 +143,7 @@ TEST_F(GpuStreams, SixteenBitsAreNearTheCpu) {
     }
 }
 
-// Orders that stream in several ways, and that do not.
+// Requests with several kinds of streams, and without.
 std::vector<test::Order> mixed_orders(int count, const Stream& most) {
     std::vector<test::Order> orders =
         test::random_orders(count, 9, kVocab, 300, 400, static_cast<int>(model::kCut));
@@ -154,7 +155,7 @@ std::vector<test::Order> mixed_orders(int count, const Stream& most) {
     return orders;
 }
 
-// Alone a row is a step in one kernel; many rows are others.
+// A single row uses the step in one kernel; many rows use others.
 TEST_F(GpuStreams, ManyHaveTheBitsOfEachAlone) {
     const Stream most{37, 130};
     for (const char* name : {"stories-42m", "llama-3-8b", "pythia-2.8b"}) {

@@ -1,4 +1,4 @@
-// Training on the GPU against training on the CPU, and what must not change bits.
+// Training on the GPU compared with the CPU, and changes that must not affect bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ TrainEngineOptions options_of(bool cuda, Recompute recompute = Recompute::none,
             .recompute = recompute};
 }
 
-// Next tokens of a noise that repeats itself, so that there is something to learn.
+// Next tokens of a repeating noise, so that there is something to learn.
 void put_batch(TrainEngine& engine, int slot = 0) {
     const auto host = engine.ops().host_slot(slot);
     const std::size_t tokens = host.size() / 2;
@@ -65,7 +65,7 @@ class GpuTrain : public ::testing::TestWithParam<const char*> {
     static Model model() {
         return load_model(std::string(MR_SOURCE_DIR) + "/tests/reference/" + GetParam());
     }
-    // Parameters that bf16 holds exactly: both engines compute with the same ones.
+    // Parameters that are exact in bf16: both engines use the same values.
     static std::vector<float> parameters(TrainEngine& engine) {
         engine.load(model());
         std::vector<float> out(static_cast<std::size_t>(engine.layout().count));
@@ -87,7 +87,7 @@ TEST_P(GpuTrain, GradientsAreThoseOfTheCpu) {
     }
     cpu.read_losses(losses[0]);
     gpu.read_losses(losses[1]);
-    // Activations are rounded to 2^-9, some ten times a layer, and logits once more; a loss is a
+    // Activations are rounded to 2^-9, about ten times per layer, and logits once more; a loss is a
     // difference of logits.
     for (std::size_t t = 0; t < losses[0].size(); ++t) {
         EXPECT_NEAR(losses[1][t], losses[0][t], 0.05 * (1 + std::abs(losses[0][t]))) << t;
@@ -110,7 +110,7 @@ TEST_P(GpuTrain, GradientsAreThoseOfTheCpu) {
                                  " of layer " + std::to_string(entry.at.layer) + ", cosine " +
                                  std::to_string(dot / std::sqrt(size * other));
         // Rounding of all the activations between; a tensor whose own gradient nearly cancels has
-        // that of its terms.
+        // the error of its terms.
         EXPECT_LT(std::sqrt(error), 0.06 * std::sqrt(size) + 0.004 * whole) << name;
     }
 }
@@ -127,7 +127,8 @@ TEST_P(GpuTrain, RepetitionAndRecomputationChangeNoBit) {
         if (first.empty()) first = grads;
         EXPECT_TRUE(same_bits(grads, first)) << recompute_name(recompute);
     }
-    // The head in pieces of rows: its own gradient and the final norm's have another order.
+    // The head in chunks of rows: its own gradient and the final norm's are summed in another
+    // order.
     TrainEngine engine(spec, options_of(true, Recompute::none, 17));
     engine.load(model());
     put_batch(engine);
@@ -190,8 +191,8 @@ TEST_F(GpuTraining, LearnsOneBatchByHeart) {
     EXPECT_LT(loss, 0.02);
 }
 
-// bf16 masters take 4 bytes a parameter of the matrices less, learn as f32 ones do, and a state
-// that was read and set again goes on with the same bits.
+// bf16 masters take 4 bytes less per matrix parameter, learn as f32 ones do, and a state that is
+// read and set again continues with the same bits.
 TEST_F(GpuTraining, Bf16Masters) {
     TrainEngineOptions options = options_of(true);
     const std::uint64_t with_f32 = TrainEngine::plan(small_spec(), options).total();
@@ -253,8 +254,8 @@ TEST_F(GpuTraining, AStepWithoutAFiniteGradientChangesNothing) {
     EXPECT_TRUE(std::isfinite(result.loss));
 }
 
-// To the byte, whatever is kept or made again; steps, validation and timing of stages take nothing
-// more but the stamps of the last, which are no part of a step.
+// To the byte, whatever is kept or recomputed; steps, validation and timing of stages allocate
+// nothing more, except the stamps of the timing, which are not part of a step.
 TEST_F(GpuTraining, HoldsWhatWasPlanned) {
     const ModelSpec gpt2 =
         trainable_spec(load_model(std::string(MR_SOURCE_DIR) + "/tests/reference/gpt2").spec);
@@ -287,7 +288,7 @@ TEST_F(GpuTraining, HoldsWhatWasPlanned) {
     }
 }
 
-// Few tokens and a large vocabulary, whose padded rows are the widest product there is.
+// Few tokens and a large vocabulary, whose padded rows make the widest GEMM.
 TEST_F(GpuTraining, AFewTokensOfALargeVocabulary) {
     ModelSpec spec = small_spec();
     spec.vocab = 50257;
@@ -300,14 +301,15 @@ TEST_F(GpuTraining, AFewTokensOfALargeVocabulary) {
         engine.accumulate(0, 1.0 / static_cast<double>(options.shape.tokens()));
         const auto result = engine.update({.lr = 0.001f});
         EXPECT_FALSE(result.skipped);
-        // Of new parameters every token is about as likely; one target does not count.
+        // With new parameters all tokens are about equally likely; one target does not count.
         const double counted = static_cast<double>(options.shape.tokens() - 1) /
                                static_cast<double>(options.shape.tokens());
         EXPECT_NEAR(result.loss, std::log(50257.0) * counted, 0.2);
     }
 }
 
-// Batches go to the two slots in turn while others compute: the losses are those of one at a time.
+// Batches go to the two slots in turn while others compute: the losses equal those of one at a
+// time.
 TEST_F(GpuTraining, GrainsAreAddedUpInABinaryTree) { test::every_grain_case(true); }
 
 TEST_F(GpuTraining, BatchesInTurnAreEachTheirOwn) {

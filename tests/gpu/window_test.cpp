@@ -1,5 +1,5 @@
-// Models of windows on a GPU: rows go round in the pages of the window without a byte from the
-// host, and have the bits of sequences that hold all their pages.
+// Models with windows on a GPU: rows use the window's pages as a ring without a byte from the host,
+// and have the same bits as sequences that hold all their pages.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -58,8 +58,8 @@ test::Order order_of(int prompt, int tokens, std::uint64_t seed = 0) {
     return order;
 }
 
-// Pools from two circles, in which prompts are shared, down to one, in which they go round as well;
-// tables of 16 and more entries, which positions pass many times.
+// Pools from two rings, in which prompts are shared, down to one, in which they use the ring as
+// well; tables of 16 and more entries, which positions wrap around many times.
 TEST_F(GpuWindows, ATextGoesRound) {
     for (const DType type : {DType::bf16, DType::q8_0}) {
         const test::OnDevice loaded = window_model(type);
@@ -95,7 +95,7 @@ TEST_F(GpuWindows, ManyHaveTheBitsOfPlainSequences) {
     }
 }
 
-// All rows enter new pages and go round; the host says nothing.
+// All rows enter new pages of their rings; the host sends nothing.
 TEST_F(GpuWindows, AStepThatGoesRoundSendsNothing) {
     const auto engine = engine_of(window_model(DType::bf16), 20, 0);
     Scheduler scheduler(*engine);
@@ -115,7 +115,7 @@ TEST_F(GpuWindows, AStepThatGoesRoundSendsNothing) {
     EXPECT_GE(engine->cache().free_tokens(), free);
 }
 
-// Blocks that end where a prompt does, in both forms: as the CPU computes them.
+// Blocks that end where a prompt does, in both forms: equal to the CPU's results.
 TEST_F(GpuWindows, AnItemHasItsMaskAndOrigin) {
     model::ModelSpec spec = model::random_shape("random:stories-42m").first;
     spec.layers = 2;

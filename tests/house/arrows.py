@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that an include only ever points down the house (docs/architecture.md)."""
+"""Checks that includes only point down the list of rooms (docs/architecture.md)."""
 import pathlib
 import re
 import sys
@@ -8,7 +8,7 @@ HOUSE = ["core", "observe", "ops", "formats", "text", "model", "decode", "story"
          "bench", "cli"]
 LEVEL = {room: level for level, room in enumerate(HOUSE)}
 
-# Inside of model: which of its folders a folder may not include; "" is the top, for its headers.
+# Inside model: the folders that each folder may not include; "" is the top, for its headers.
 MODEL_SHUT = {
     "": {"io", "cpu", "cuda", "train"},
     "io": {"cpu", "cuda", "train"},
@@ -19,7 +19,7 @@ MODEL_SHUT = {
 
 
 def model_folder(path: str) -> str:
-    """Of a path that begins with model/."""
+    """For a path that begins with model/."""
     parts = path.split("/")
     return parts[1] if len(parts) > 2 else ""
 

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Checks that JSON is parsed in one place, src/formats/json.cpp, whose reader has bounds."""
+"""Checks that JSON is parsed in one place, src/formats/json.cpp, whose reader has limits."""
 import pathlib
 import re
 import sys
 
 READER = "src/formats/json.cpp"
-# What parses with nlohmann's library: its functions by name, and >> into one of its values.
+# Uses of nlohmann's parser: its functions by name, and >> into one of its values.
 PARSES = re.compile(r"json\w*\s*(<[^>]*>)?\s*::\s*(parse|sax_parse|accept|from_\w+)\b|"
                     r"\bsax_parse\s*\(|_json\b.*>>|>>\s*\w*json\b", re.IGNORECASE)
-# A value of the library by another name is not seen by the pattern: these alone may have its whole
-# header, to write. Others take formats/json.h to read.
+# The pattern does not see a value of the library under another name, so only these files may
+# include its whole header, for writing. Others use formats/json.h for reading.
 WRITERS = {"src/cli/json.h", "src/formats/json.cpp", "src/formats/safetensors.cpp",
            "src/model/io/convert_huggingface.cpp", "src/model/io/convert_tokenizer.cpp",
            "src/model/io/generation.cpp", "src/observe/report_html.cpp",
            "src/observe/roofline.cpp", "src/observe/run_report.cpp", "src/observe/trace.cpp",
            "src/train/options.cpp", "src/train/state_file.cpp"}
 HEADER = re.compile(r"#include\s*<nlohmann/json\.hpp>")
-# What the patterns must see.
+# Lines that the patterns must match.
 SEEN = ["auto j = json::parse(text);", "nlohmann::json::parse(t)", "ordered_json::parse(in)",
         "nlohmann::ordered_json::parse(text)", "basic_json<>::parse(t)", "json::sax_parse(t, &h)",
         "nlohmann::json::from_cbor(b)", "in >> my_json;", "if (json::accept(t))"]

@@ -76,7 +76,7 @@ TEST_P(Batch, ASequenceDoesNotSeeItsNeighbours) {
         for (std::size_t i = 0; i < 20; ++i) {
             EXPECT_EQ(got[40 + i], alone[i]) << "prefill row " << i << ", threads " << threads;
         }
-        // Then decode beside others that prefill and decode.
+        // Then it decodes beside others that prefill and decode.
         for (std::size_t i = 20; i < text.size(); ++i) {
             const std::int32_t other = static_cast<std::int32_t>(i) % vocab;
             const BatchItem step[] = {{after, short_text, last},
@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Families, Batch,
                              return name;
                          });
 
-// A block that is computed again until it is done: what was not committed leaves no trace.
+// A block that is computed repeatedly until it is done: uncommitted positions leave no trace.
 TEST(Engine, PositionsThatAreNotCommittedAreWrittenAgain) {
     auto model = std::make_shared<const Model>(load_model(test::reference("llama2")));
     const std::vector<std::int32_t> text = tokens(30, 1, model->spec.vocab);
@@ -126,7 +126,7 @@ TEST(Engine, PositionsThatAreNotCommittedAreWrittenAgain) {
     EXPECT_EQ(rows[0], rows[1]);
 }
 
-// Items with masks of their own, beside others: each as if it were alone.
+// Items with their own masks, beside others: each as if alone.
 TEST(Engine, AnItemSeesByItsOwnMask) {
     auto model = std::make_shared<const Model>(load_model(test::reference("llama2")));
     const std::vector<std::int32_t> text = tokens(20, 1, model->spec.vocab);

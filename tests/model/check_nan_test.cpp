@@ -37,7 +37,7 @@ std::vector<std::int32_t> prompt_of(const ModelSpec& spec) {
     return ids;
 }
 
-// Feeds the prompt in chunks of 8, wants the logits of the last token.
+// Feeds the prompt in chunks of 8; returns the logits of the last token.
 std::vector<float> last_logits(Engine& engine, const std::vector<std::int32_t>& ids) {
     const SeqId seq = engine.cache().open();
     Tensor logits;
@@ -64,8 +64,8 @@ TEST_P(CheckNan, EveryTensorIsTracedToItsStage) {
     for (const RoleAt at : roles_of(spec)) {
         const Shape shape = role_shape(spec, at.role);
         for (const float value : {kNan, kInfinity}) {
-            // An infinity may become a NaN on its way, or turn a key away without a trace: only
-            // where it is added to what is looked at it must be found, and as what it is.
+            // An infinity may become a NaN on its way, or mask a key without a trace: it must be
+            // found, as an infinity, only where it is added directly to a checked value.
             const bool added = at.role == Role::o_bias || at.role == Role::down_bias ||
                                at.role == Role::embedding || at.role == Role::positions;
             if (!std::isnan(value) && !added) continue;
@@ -103,7 +103,7 @@ TEST_P(CheckNan, AHealthyModelHasTheSameBits) {
     const auto plain = engine_of(load_model(reference(GetParam())), false);
     const auto checked = engine_of(load_model(reference(GetParam())), true);
     EXPECT_EQ(last_logits(*checked, ids), last_logits(*plain, ids));
-    EXPECT_EQ(plain->ledger().op(OpKind::check).calls, 0u);  // off: nothing is looked at
+    EXPECT_EQ(plain->ledger().op(OpKind::check).calls, 0u);  // off: nothing is checked
     // Three passes: the embedding and two halves of every layer; logits once.
     EXPECT_EQ(checked->ledger().op(OpKind::check).calls,
               3u * (1 + 2 * static_cast<unsigned>(spec.layers)) + 1);
@@ -131,7 +131,7 @@ TEST(CheckNanMessage, TheRowsOfABatchHavePositionsOfTheirOwn) {
 }
 
 TEST(CheckNanMessage, LogitsOfABatchHaveThePositionsOfTheirTokens) {
-    // Tied: a token's row of the table is its logit. This one is not read as input.
+    // Tied: a token's row of the table gives its logit. This one is not read as input.
     Model model = load_model(reference("llama2"));
     const ModelSpec spec = model.spec;
     ASSERT_TRUE(spec.tied_embeddings);

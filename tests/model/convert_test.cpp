@@ -36,8 +36,8 @@ std::vector<float> values(const Tensor& tensor) {
     return out;
 }
 
-// Same bits in every role once both are f32. A quantised zero has lost its sign: `by_value` lets
-// that pass.
+// The same bits in every role after expanding both to f32. A quantised zero loses its sign:
+// `by_value` allows that.
 void expect_same_weights(const Model& model, const Model& expected, bool by_value = false) {
     for (RoleAt at : roles_of(expected.spec)) {
         const std::vector<float> a = values(role_slot(model.weights, at));
@@ -126,7 +126,7 @@ TEST(Convert, LlamaRowsAreReorderedForGguf) {
     const Model from = load_model(reference("llama2")), to = load_model(folder / "a.gguf");
     EXPECT_EQ(from.spec.rope.style, ops::RopeStyle::half);
     EXPECT_EQ(to.spec.rope.style, ops::RopeStyle::interleaved);
-    // 8 elements a head: rows 0 and 4 rotate together, and are neighbours in GGUF.
+    // Heads of 8 elements: rows 0 and 4 rotate together, and are neighbours in GGUF.
     const int order[] = {0, 4, 1, 5, 2, 6, 3, 7};
     for (int row = 0; row < 32; ++row) {
         const int source = row / 8 * 8 + order[row % 8];
@@ -141,7 +141,7 @@ TEST(Convert, LlamaRowsAreReorderedForGguf) {
             std::memcmp(to.weights.layers[1].v.f32(row), from.weights.layers[1].v.f32(row), 32 * 4),
             0);
     }
-    // Qwen2 rotates halves in both.
+    // Qwen2 rotates halves in both formats.
     convert_model(reference("qwen2"), folder / "q.gguf");
     expect_same_weights(load_model(folder / "q.gguf"), load_model(reference("qwen2")));
 }
@@ -178,7 +178,7 @@ TEST(Convert, Q4FilesKeepTheHeadInEightBits) {
     const Model untied = load_model(folder / "untied.gguf");
     EXPECT_EQ(untied.weights.embedding.dtype, DType::q4_0);
     EXPECT_EQ(untied.weights.head.dtype, DType::q8_0);
-    // As quantising each row gives it, moved to its place among the pairs.
+    // Each row quantised, then moved to its place among the pairs.
     const Model original = load_model(reference("llama3"));
     std::vector<std::uint8_t> row(dtype_bytes(DType::q4_0, 32));
     ops::quantize(DType::q4_0, original.weights.layers[0].q.f32(8), row.data(), 32);
@@ -207,7 +207,7 @@ TEST(Convert, TokenizersComeAlong) {
             }
         }
     }
-    // Without a tokenizer the file says so.
+    // Without a tokenizer the file has none.
     TempFolder folder;
     const ConvertResult result = convert_model(reference("qwen2"), folder / "a.gguf");
     EXPECT_EQ(result.notes.size(), 1u);
@@ -226,14 +226,14 @@ TEST(Convert, TokensAreAsManyAsTheEmbeddingHasRows) {
               }).find("288"),
               std::string::npos);
     EXPECT_FALSE(fs::exists(folder / "x.gguf"));
-    // 32000 rows and 288 tokens: the others are there, and stand for no text.
+    // 32000 rows and 288 tokens: the remaining tokens exist, and have no text.
     convert_model("random:stories-42m:q8_0", folder / "p.gguf",
                   {.type = {}, .tokenizer = options.tokenizer, .progress = {}});
     const auto padded = load_model(folder / "p.gguf").tokenizer;
     EXPECT_EQ(padded->vocab_size(), 32000);
     EXPECT_EQ(padded->encode("Once [PAD300]"),
               load_model(reference("llama2")).tokenizer->encode("Once [PAD300]"));
-    // 32000 rows and a byte tokenizer of as many: every byte is a token of its own.
+    // 32000 rows and a byte tokenizer of the same size: one token per byte.
     convert_model("random:stories-42m:q8_0", folder / "r.gguf");
     const auto file = formats::GgufFile::open(folder / "r.gguf");
     EXPECT_EQ(file.get_strings("tokenizer.ggml.tokens")->size(), 32000u);
@@ -253,7 +253,7 @@ TEST(Convert, StoriesFromLlama2c) {
     EXPECT_EQ(gguf.tokenizer->encode("Once upon a time, Lily"),
               original.tokenizer->encode("Once upon a time, Lily"));
 
-    // Rows of 172 are no whole blocks: those matrices fall back, and the user is told.
+    // Rows of 172 are not whole blocks: those matrices fall back, and a note says so.
     const ConvertResult result = convert_model(path, folder / "q.gguf", to_type(DType::q8_0));
     ASSERT_EQ(result.notes.size(), 1u);
     EXPECT_NE(result.notes[0].find("5 matrices"), std::string::npos) << result.notes[0];
@@ -261,7 +261,7 @@ TEST(Convert, StoriesFromLlama2c) {
     EXPECT_EQ(quantised.weights.layers[0].down.dtype, DType::f16);
     EXPECT_EQ(quantised.weights.layers[0].up.dtype, DType::q8_0);
 
-    // By way of Hugging Face's order of pairs, and back.
+    // Through Hugging Face's order of pairs, and back.
     convert_model(path, folder / "hf");
     convert_model(folder / "hf", folder / "b.gguf");
     const Model back = load_model(folder / "b.gguf");
@@ -289,7 +289,7 @@ TEST(Convert, OtherQuantsStayOrAreExpanded) {
     const Tensor q = wide.find_tensor("blk.0.attn_q.weight")->view;
     EXPECT_EQ(q.dtype, DType::f32);
     EXPECT_EQ(values(q), values(before.find_tensor("blk.0.attn_q.weight")->view));
-    // safetensors has no such types.
+    // safetensors has no quantised types.
     convert_model(folder / "a.gguf", folder / "hf");
     const auto hf = formats::SafetensorsFile::open(folder / "hf");
     EXPECT_EQ(hf.find_tensor("model.layers.0.self_attn.q_proj.weight")->view.dtype, DType::f16);
@@ -316,7 +316,7 @@ TEST(Convert, OneSafetensorsFile) {
     expect_same_weights(load_model(folder / "mine.safetensors"), load_model(reference("qwen2")));
 }
 
-// Writes a number over the first one of a tensor of an f32 folder.
+// Overwrites the first number of a tensor in an f32 folder.
 void plant(const std::string& folder, const std::string& tensor, float value) {
     const std::string path = folder + "/model.safetensors";
     std::ptrdiff_t at = 0;
@@ -331,7 +331,7 @@ void plant(const std::string& folder, const std::string& tensor, float value) {
     ASSERT_TRUE(out.good());
 }
 
-// A number that the type cannot hold would become infinite in silence.
+// A number that the type cannot hold would silently become infinite.
 TEST(Convert, NumbersThatDoNotFitAreNamedOrKept) {
     struct Case {
         const char *model, *tensor, *name;  // name: in GGUF
@@ -365,7 +365,7 @@ TEST(Convert, NumbersThatDoNotFitAreNamedOrKept) {
             EXPECT_EQ(file.find_tensor("blk.1.ffn_down.weight")->view.dtype, type);
             load_model(to);
         }
-        // They fit into these.
+        // These types hold them.
         for (const DType type : {DType::bf16, DType::q8_0}) {
             convert_model(folder / "a", folder / "c.gguf", to_type(type));
         }
@@ -373,13 +373,13 @@ TEST(Convert, NumbersThatDoNotFitAreNamedOrKept) {
                       convert_model(folder / "a", folder / "d", to_type(DType::f16));
                   }).find(c.tensor),
                   std::string::npos);
-        // What is not finite is no outlier.
+        // A value that is not finite is not an outlier.
         plant(folder / "a", c.tensor, -std::numeric_limits<float>::infinity());
         convert_model(folder / "a", folder / "e.gguf", to_type(DType::f16));
     }
 }
 
-// llama.cpp reads the same file otherwise: the user is told.
+// llama.cpp interprets the same file differently: a note says so.
 TEST(Convert, DifferencesToLlamaCppAreSaid) {
     struct Case {
         const char *model, *says;
@@ -412,7 +412,7 @@ TEST(Convert, DifferencesToLlamaCppAreSaid) {
     }
 }
 
-// AutoTokenizer takes Qwen's words for every Qwen2 model unless another class is named.
+// AutoTokenizer uses Qwen's word splitting for every Qwen2 model unless another class is named.
 TEST(Convert, QwenModelsWithAnotherTokenizerNameAClassThatReadsIt) {
     text::TokenizerData data = load_model(reference("gpt2")).tokenizer->data();
     const auto config = [&](const char* family) {
@@ -453,7 +453,7 @@ TEST(Convert, FilesThatAreThereNeedForce) {
     convert_model(reference("llama2"), folder / "llama", {.force = true});
     EXPECT_TRUE(unchanged());
 
-    // A single file: its companions are the folder's, and stay.
+    // A single file: its companions belong to the folder, and stay.
     const ConvertResult one =
         convert_model(folder / "qwen.gguf", folder / "llama/other.safetensors");
     EXPECT_EQ(one.files, std::vector<std::string>{folder / "llama/other.safetensors"});
@@ -502,14 +502,15 @@ TEST(Convert, RefusesWhatItMust) {
     says(folder / "a.gguf", folder / "b.gguf", to_type(DType::q6_k), "q6_k");
     says(folder / "a.gguf", folder / "no/such/folder/b.gguf", {}, "no/such/folder/b.gguf");
     says(folder / "missing.gguf", folder / "b.gguf", {}, "missing.gguf");
-    // A folder that cannot be made.
+    // A folder that cannot be created.
     says(folder / "a.gguf", folder / "a.gguf/b", {}, "a.gguf/b");
     EXPECT_FALSE(fs::exists(folder / "b.gguf"));
 }
 
 TEST(Convert, NothingIsLeftBehindOnFailure) {
     TempFolder folder;
-    // The folder is made before the weights are written; a broken progress stands for a full disk.
+    // The folder is made before the weights are written; a throwing progress callback simulates a
+    // full disk.
     ConvertOptions options;
     options.progress = [](std::string_view, std::uint64_t done, std::uint64_t total) {
         if (done > total / 2) throw Error::input({.problem = "no space left"});

@@ -1,4 +1,4 @@
-// Where weights will lie on a device, how much that takes, and how rows get there: no GPU needed.
+// Layout and size of weights on a device, and how rows get there: needs no GPU.
 #include "model/cuda/device_layout.h"
 
 #include <gtest/gtest.h>
@@ -35,8 +35,8 @@ ModelSpec small() {
     return spec;
 }
 
-// 160 is 5 blocks: 3 granules of 64, 2 of 128. Everything else is whole; by the definition in
-// ops/linear/tile_layout.h.
+// 160 is 5 blocks: 3 granules of 64, 2 of 128. Everything else is a whole number; by the definition
+// in ops/linear/tile_layout.h.
 std::uint64_t by_hand(const ModelSpec& spec, DType type) {
     const auto matrix = [&](std::uint64_t rows, std::uint64_t cols) -> std::uint64_t {
         const std::uint64_t tiles = (rows + 7) / 8;
@@ -133,7 +133,7 @@ TEST(DeviceLayout, TensorsAreApartAndJoinedOnesTogether) {
             if (variant == 1) spec.qkv_bias = spec.out_bias = true;
             if (variant == 2) spec.gated = false, spec.mlp_bias = true, spec.norm = NormKind::layer;
             if (variant == 3) spec.tied_embeddings = spec.qk_norm = true;
-            if (variant == 4) spec.hidden = 172;  // no whole blocks, no whole tiles
+            if (variant == 4) spec.hidden = 172;  // no whole blocks or tiles
             const Model model = deferred_random_model(spec, type, 3);
             expect_sound(spec, types_of(model));
             const DeviceViews views = device_views(spec, types_of(model), 4096);
@@ -215,7 +215,7 @@ TEST(DeviceLayout, WhatDoesNotFitIsRefusedWithWhatWould) {
         }
         return "none";
     };
-    // A little too little: 4096 positions less one step of 64.
+    // Slightly too little memory: 4096 positions less one step of 64.
     EXPECT_NE(refusal(total - 1).find("--ctx 4032"), std::string::npos) << refusal(total - 1);
     EXPECT_NE(refusal(total - 1).find("q8_0 (6.67"), std::string::npos) << refusal(total - 1);
     const std::string at_8gb = refusal(std::uint64_t{8} << 30);
@@ -246,7 +246,7 @@ TEST(DeferredRandom, HasEverythingButTheMatrices) {
                 continue;
             }
             EXPECT_FALSE(b);
-            // ... which are what RandomRows says.
+            // ... which equal RandomRows.
             std::vector<std::byte> row(a.row_bytes());
             for (std::int64_t r : {std::int64_t{0}, a.rows() - 1}) {
                 RandomRows(a.dtype, a.cols(), 9, i).fill(row.data(), r);
@@ -261,7 +261,7 @@ TEST(DeferredRandom, HasEverythingButTheMatrices) {
     EXPECT_LT(large.weights.owned_bytes, 2u << 20);
 }
 
-// Rows as a device gets them, by the definition.
+// Rows in the device's order, by the definition.
 std::vector<std::byte> in_order(const Tensor& t, const RowOrder& order) {
     std::vector<std::byte> out(t.bytes());
     for (std::int64_t r = 0; r < t.rows(); ++r) {

@@ -1,4 +1,4 @@
-// What an engine on the GPU would hold and what it refuses, decided before there is one.
+// The plan of an engine on the GPU, and what it refuses, before there is one.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -32,7 +32,7 @@ EngineOptions on_gpu(std::int64_t context) {
     return options;
 }
 
-// The error of `what`, of a kind; "none" where there is none.
+// The error of `what`, of a given kind; "none" if there is none.
 template <typename What>
 std::string refusal(ErrorKind kind, What&& what) {
     try {
@@ -52,7 +52,7 @@ TEST(DevicePlan, HeadSizesThatTheKernelsLackAreRefusedBeforeLoading) {
     for (const int size : {4, 12, 100, 260, 264}) {
         const Model model = deferred_random_model(small(size), DType::bf16, 1);
         const std::string said = refusal(
-            ErrorKind::input, [&] { require_engine(model, on_gpu(64)); });  // before any device
+            ErrorKind::input, [&] { require_engine(model, on_gpu(64)); });  // without a device
         expect_in(said, {"head size", std::to_string(size).c_str(), "--device cpu"});
         EngineOptions on_cpu = on_gpu(64);
         on_cpu.cuda = false;
@@ -85,7 +85,7 @@ TEST(DevicePlan, PositionsThatTheTableLacksAreRefusedOnBothEngines) {
     }
 }
 
-// As chat asks without --ctx: all the positions that the model has.
+// As in chat without --ctx: all positions of the model.
 TEST(DevicePlan, TheRealContextIsHeldAgainstTheMemory) {
     if (cuda::built() && !cuda::device()) GTEST_SKIP() << "kernels plan scratch for their GPU";
     const Model model = deferred_random_model("random:llama-2-7b:bf16");
@@ -95,11 +95,11 @@ TEST(DevicePlan, TheRealContextIsHeldAgainstTheMemory) {
     options = with_defaults(model, options, 0);
     const std::uint64_t gib = std::uint64_t{1} << 30;
     EXPECT_NO_THROW(require_device_memory(model, options, 64 * gib));
-    // 12.6 GiB of weights, and 2 of cache with the page that sleeping rows write to.
+    // 12.6 GiB of weights, and 2 of cache with the page for idle rows.
     const std::string said =
         refusal(ErrorKind::device, [&] { require_device_memory(model, options, 14 * gib); });
     expect_in(said, {"KV cache 2.02 GiB", "use --ctx ", "q8_0 (6.6"});
-    // What it says fits does.
+    // The context that it suggests fits.
     const std::size_t at = said.find("use --ctx ") + 10;
     options.context = std::stoll(said.substr(at));
     EXPECT_GT(options.context, 0);

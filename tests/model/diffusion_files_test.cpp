@@ -1,4 +1,4 @@
-// Files of models that fill in tokens: what is read, what is written, what is refused.
+// Files of diffusion models: reading, writing, and errors.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -65,7 +65,7 @@ TEST(DiffusionFiles, SpecsOfTheFolders) {
     }
 }
 
-// Published configurations leave some of it out.
+// Published configurations omit some keys.
 TEST(DiffusionFiles, PublishedValuesWhereTheConfigurationHasNone) {
     std::vector<std::string> notes;
     const auto read = [&](const char* family, int vocab, const char* text) {
@@ -80,7 +80,7 @@ TEST(DiffusionFiles, PublishedValuesWhereTheConfigurationHasNone) {
     const DiffusionSpec fast{.mask = 151665, .block = 32, .sub_block = 8, .shifted = true};
     EXPECT_EQ(read("fast-dllm", 152064, R"({"bd_size": 32})"), fast);
     EXPECT_EQ(read("fast-dllm", 152064, "{}"), fast);
-    // Parts are no longer than the block.
+    // Parts are not longer than the block.
     EXPECT_EQ(read("fast-dllm", 152064, R"({"bd_size": 4})").sub_block, 4);
     EXPECT_EQ(read("dream", 152064, "{}"), (DiffusionSpec{.mask = 151666, .shifted = true}));
     EXPECT_TRUE(notes.empty());
@@ -90,7 +90,7 @@ TEST(DiffusionFiles, PublishedValuesWhereTheConfigurationHasNone) {
     EXPECT_EQ(read("sdar", 151936, "{}"), (DiffusionSpec{.mask = 151669, .block = 4}));
     ASSERT_EQ(notes.size(), 1u);  // another model may have been trained with larger ones
     EXPECT_NE(notes[0].find("block_size: 4 is taken"), std::string::npos) << notes[0];
-    // A vocabulary that has no such token is another model's.
+    // A vocabulary without such a token belongs to another model.
     for (const char* family : {"sdar", "fast-dllm", "dream", "llada"}) {
         expect_says(error_of([&] { read(family, 50000, R"({"block_size": 4})"); }),
                     {"config.json", "mask_token_id", "missing"});
@@ -123,7 +123,7 @@ TEST(DiffusionFiles, BadConfigurationsAreOneLine) {
         {"fast-dllm", "bd_size", 20, {"sub-block", "8", "the block of 20"}},
         {"fast-dllm", "sub_block_size", 5, {"sub-block", "5", "the block of 32"}},
         {"fast-dllm", "sub_block_size", 0, {"sub_block_size", "at least 1"}},
-        // LLaDA's code can do more than its models do.
+        // LLaDA's code supports more than its models use.
         {"llada", "block_type", "sequential", {"block_type", "sequential", "llama"}},
         {"llada", "layer_norm_type", "default", {"layer_norm_type", "rms"}},
         {"llada", "activation_type", "swiglu", {"activation_type", "silu"}},
@@ -141,13 +141,13 @@ TEST(DiffusionFiles, BadConfigurationsAreOneLine) {
         {"llada", "n_layers", nullptr, {"n_layers", "missing"}},
         {"llada", "n_layers", 100000000, {"layers", "4096"}},
         {"llada", "mlp_hidden_size", 0, {"hidden size"}},
-        // Keys of one family mean nothing in another.
+        // Keys of one family are unknown in another.
         {"dream", "block_size", 32, {"--ignore-key block_size"}},
         {"llama2", "block_size", 4, {"--ignore-key block_size"}},
         {"qwen2", "bd_size", 32, {"--ignore-key bd_size"}},
         {"qwen3", "qk_norm", false, {"--ignore-key qk_norm"}},
         {"sdar", "use_relay", true, {"--ignore-key use_relay"}},
-        // Relatives with other layers.
+        // Related models with other layers.
         {"llada", "architectures", {"LLaDAMoEModelLM"}, {"LLaDAMoEModelLM", "not supported"}},
         {"sdar", "model_type", "sdar_moe", {"sdar_moe", "names no architecture"}},
         {"llada", "model_type", "llada2_moe", {"llada2_moe", "names no architecture"}},
@@ -198,7 +198,7 @@ TEST(DiffusionFiles, LladaHasDefaultsOfItsOwn) {
     EXPECT_NO_THROW(spec.validate("config.json"));
 }
 
-// The names that llama.cpp reads, and ours beside them.
+// The names that llama.cpp reads, and our own beside them.
 TEST(DiffusionFiles, KeysAndTensorsOfGguf) {
     const TempFolder folder;
     const auto written = [&](const char* name) {
@@ -228,7 +228,7 @@ TEST(DiffusionFiles, KeysAndTensorsOfGguf) {
     EXPECT_EQ(fast.get_uint("fast-dllm.diffusion.block_size"), 32u);
     EXPECT_EQ(fast.get_uint("fast-dllm.diffusion.sub_block_size"), 8u);
 
-    // llama.cpp turns neighbours in llada and halves in dream: rows 0 and 4 of a head of 8 turn
+    // llama.cpp rotates neighbours in llada and halves in dream: rows 0 and 4 of a head of 8 rotate
     // together. ff_proj is the gate.
     const auto original = formats::SafetensorsFile::open(reference("llada"));
     const auto* q = original.find_tensor("model.transformer.blocks.1.q_proj.weight");
@@ -250,7 +250,7 @@ TEST(DiffusionFiles, KeysAndTensorsOfGguf) {
               0);
 }
 
-// A GGUF of a tiny llama, renamed to an architecture that fills in tokens.
+// A GGUF of a tiny llama, renamed to a diffusion architecture.
 TinyGguf tiny(const std::string& arch) {
     TinyGguf file;
     decltype(file.keys) keys;
@@ -277,14 +277,14 @@ TEST(DiffusionFiles, GgufOfLlamaCpp) {
     for (const char* arch : {"llada", "dream"}) {
         SCOPED_TRACE(arch);
         TinyGguf file = tiny(arch);
-        // Without the key logits are shifted, and attention is full without a word.
+        // Without the key logits are shifted; full attention is the default.
         EXPECT_EQ(spec_of(file).diffusion, (DiffusionSpec{.mask = 1, .shifted = true}));
         EXPECT_EQ(spec_of(file).mask.kind, Kind::full);
         file.keys["diffusion.shift_logits"] = boolean(false);
         file.keys[std::string(arch) + ".attention.causal"] = boolean(false);
         EXPECT_EQ(spec_of(file).diffusion, (DiffusionSpec{.mask = 1}));
         const std::string folder_out = folder / (std::string(arch) + "-folder");
-        if (std::string(arch) == "dream") {  // config.json has no word for this
+        if (std::string(arch) == "dream") {  // config.json cannot express this
             expect_says(error_of([&] { convert_model(path, folder_out); }), {"biases"});
         } else {
             convert_model(path, folder_out);
@@ -338,8 +338,8 @@ TEST(DiffusionFiles, BadGgufIsOneLine) {
     expect_says(said(tiny("llada-moe")), {"llada-moe", "not supported"});
 }
 
-// What training writes: a Llama that was taught to fill in tokens. Its rows of q and k come as GGUF
-// has them, and its vocabulary has one row more than its tokenizer.
+// Output of training: a Llama trained by diffusion. Its rows of q and k are in GGUF's order, and
+// its vocabulary has one more row than its tokenizer.
 TEST(DiffusionFiles, OwnModels) {
     const TempFolder folder;
     convert_model(reference("llama2"), folder / "ar.gguf", {.type = DType::f32});
@@ -357,7 +357,7 @@ TEST(DiffusionFiles, OwnModels) {
     fs::copy(reference("llama2") + "/tokenizer.json", out);
 
     const json config = json::parse(read_text_file(out + "/config.json"));
-    EXPECT_EQ(config["model_type"], "sdar");  // which loaders of other models do not know
+    EXPECT_EQ(config["model_type"], "sdar");  // which other loaders do not know
     EXPECT_EQ(config["architectures"], json::array({"SDARForCausalLM"}));
     EXPECT_EQ(config["block_size"], 8);
     EXPECT_EQ(config["mask_token_id"], spec.vocab - 1);
@@ -368,7 +368,7 @@ TEST(DiffusionFiles, OwnModels) {
     EXPECT_EQ(read.spec.mask, spec.mask);
     EXPECT_FALSE(read.spec.qk_norm);
     EXPECT_EQ(read.tokenizer->vocab_size() + 1, read.spec.vocab);
-    // Back in GGUF, whose vocabulary has a name for every row.
+    // Back in GGUF, whose vocabulary names every row.
     convert_model(out, folder / "own.gguf");
     const Model again = load_model(folder / "own.gguf");
     EXPECT_EQ(again.spec.diffusion, spec.diffusion);
@@ -381,7 +381,7 @@ TEST(DiffusionFiles, OwnModels) {
                   0)
             << tensor_names(Dialect::gguf, at).front();
     }
-    // Halves, where the model has neighbours: rows 0 and 1 of a head of 8 become 0 and 4.
+    // The file has halves, the model neighbours: rows 0 and 1 of a head of 8 become 0 and 4.
     EXPECT_EQ(again.spec.rope.style, ops::RopeStyle::half);
     EXPECT_EQ(std::memcmp(again.weights.layers[0].q.f32(4), model.weights.layers[0].q.f32(1),
                           static_cast<std::size_t>(spec.dim) * 4),
@@ -392,7 +392,7 @@ TEST(DiffusionFiles, WhatAFormatCannotSayIsNotDropped) {
     struct Case {
         const char* model;
         std::function<void(ModelSpec&)> spoil;
-        const char* folder;  // what the error of each format says; null: it can
+        const char* folder;  // the error of each format; null: none
         const char* gguf;
     };
     const Case cases[] = {

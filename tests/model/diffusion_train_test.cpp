@@ -1,5 +1,5 @@
-// Models that fill in blocks, in training: gradients against PyTorch's and against slopes, what a
-// block's loss may depend on, and what must not change bits.
+// Block diffusion models in training: gradients compared with PyTorch's and with finite
+// differences, what a block's loss may depend on, and changes that must not affect bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -77,7 +77,7 @@ ModelSpec tiny_spec(bool tied = false, int layers = 2) {
     return diffusion_spec(spec, 23, kBlock);
 }
 
-// Every block with another number of masks, from one to all.
+// Every block has another number of masks, from one to all.
 Batch tiny_batch(const ModelSpec& spec) {
     Batch out;
     for (int i = 0; i < kTokens; ++i) {
@@ -90,7 +90,7 @@ Batch tiny_batch(const ModelSpec& spec) {
     return out;
 }
 
-// Weights larger than those of a beginning, so that attention is not nearly uniform.
+// Larger weights than at initialisation, so that attention is not nearly uniform.
 void make_weights(TrainEngine& engine, std::uint64_t seed = 5) {
     engine.init(seed);
     std::vector<float> params(static_cast<std::size_t>(engine.layout().count));
@@ -110,7 +110,7 @@ std::vector<float> losses_of(TrainEngine& engine, const Batch& batch) {
 
 class RecordedDiffusion : public ::testing::TestWithParam<const char*> {};
 
-// As the AR test of train_test.cpp does, through the writer of models.
+// Like the autoregressive test of train_test.cpp, through the writer of models.
 TEST_P(RecordedDiffusion, GradientsAreThoseOfPyTorch) {
     const std::string folder = std::string(MR_SOURCE_DIR) + "/tests/reference/" + GetParam();
     const auto recorded = formats::SafetensorsFile::open(folder + "/diffusion.safetensors");
@@ -172,9 +172,10 @@ TEST_P(RecordedDiffusion, GradientsAreThoseOfPyTorch) {
 INSTANTIATE_TEST_SUITE_P(All, RecordedDiffusion, ::testing::Values("llama2", "qwen3"),
                          [](const auto& given) { return std::string(given.param); });
 
-// Tensor by tensor, along its own gradient: the slope there is the gradient's norm.
+// Tensor by tensor, along its own gradient: the slope there equals the gradient's norm.
 TEST(DiffusionTraining, GradientsAreTheSlope) {
-    // One layer is the first and the last, of which clean rows give keys and values alone.
+    // A single layer is both the first and the last, which only needs keys and values of clean
+    // rows.
     for (const auto& [tied, layers] : {std::pair{false, 1}, {false, 2}, {true, 3}}) {
         SCOPED_TRACE(layers);
         const ModelSpec spec = tiny_spec(tied, layers);
@@ -186,7 +187,7 @@ TEST(DiffusionTraining, GradientsAreTheSlope) {
         const auto count = static_cast<std::size_t>(engine.layout().count);
         std::vector<float> params(count), grads(count);
         engine.read_grads(grads);
-        engine.evaluate(0);  // its sum begins with what was accumulated
+        engine.evaluate(0);  // its sum starts with the accumulated losses
         engine.get_state(params.data(), nullptr, nullptr);
         for (const ParamLayout::Entry& entry : engine.layout().entries) {
             SCOPED_TRACE(static_cast<int>(entry.at.role));
@@ -198,8 +199,8 @@ TEST(DiffusionTraining, GradientsAreTheSlope) {
             }
             norm = std::sqrt(norm);
             ASSERT_GT(norm, 1e-4);
-            // The loss has 2^-24 of its size in every term; a step of 2e-3 keeps what the square of
-            // it adds below a hundredth of these slopes.
+            // The loss has an error of 2^-24 of its size in every term; a step of 2e-3 keeps the
+            // second-order term below a hundredth of these slopes.
             const double step = 2e-3;
             double at[2];
             for (const int side : {0, 1}) {
@@ -215,7 +216,7 @@ TEST(DiffusionTraining, GradientsAreTheSlope) {
     }
 }
 
-// The losses of rows in blocks for which `may` says no have the bits that they had.
+// Losses of rows in blocks for which `may` returns false keep their bits.
 void expect_changes(TrainEngine& engine, const Batch& before, const Batch& after,
                     bool (*may)(int block, int changed), int changed) {
     const std::vector<float> a = losses_of(engine, before), b = losses_of(engine, after);
@@ -236,8 +237,8 @@ void expect_changes(TrainEngine& engine, const Batch& before, const Batch& after
     EXPECT_EQ(differ > 0, any);
 }
 
-// A clean token is seen by noisy blocks after its own alone, a noisy one by its own block alone;
-// and no sequence sees another.
+// A clean token is seen only by noisy blocks after its own, a noisy one only by its own block; and
+// no sequence sees another.
 TEST(DiffusionTraining, ABlockSeesItselfAndCleanBlocksBeforeIt) {
     const ModelSpec spec = tiny_spec();
     TrainEngine engine(spec, options_of());
@@ -247,7 +248,7 @@ TEST(DiffusionTraining, ABlockSeesItselfAndCleanBlocksBeforeIt) {
         const auto i = static_cast<std::size_t>(at);
         Batch clean = batch;
         clean.clean[i] = (clean.clean[i] + 1) % (spec.vocab - 1);
-        if (!batch.masked[i]) {  // else it would be another target
+        if (!batch.masked[i]) {  // otherwise the target would change
             expect_changes(
                 engine, batch, clean, [](int block, int changed) { return block > changed; },
                 at / kBlock);
@@ -260,8 +261,8 @@ TEST(DiffusionTraining, ABlockSeesItselfAndCleanBlocksBeforeIt) {
     }
 }
 
-// A row that is unknown has no probability on the mask: its logit changes nothing, and the head's
-// row of it has no gradient.
+// An unknown row gives the mask no probability: its logit changes nothing, and its row of the head
+// has no gradient.
 TEST(DiffusionTraining, TheMaskHasNoProbability) {
     const ModelSpec spec = tiny_spec();
     TrainEngine engine(spec, options_of());
@@ -280,7 +281,7 @@ TEST(DiffusionTraining, TheMaskHasNoProbability) {
     engine.read_grads(grads);
     const Weights of = param_views(engine.layout(), grads.data(), DType::f32);
     for (int i = 0; i < spec.dim; ++i) EXPECT_EQ(of.head.f32(spec.diffusion->mask)[i], 0);
-    double embedded = 0;  // while its embedding has one
+    double embedded = 0;  // while its embedding has a gradient
     for (int i = 0; i < spec.dim; ++i) {
         embedded += std::abs(static_cast<double>(of.embedding.f32(spec.diffusion->mask)[i]));
     }
@@ -310,8 +311,8 @@ TEST(DiffusionTraining, BitsDoNotDependOnRecomputationThreadsOrChunks) {
     }
 }
 
-// Rows of the head that do not count, so that their number is a multiple of something, are as if
-// they were not there: in one piece and in several, the last of which has no room for all of them.
+// Padding rows of the head, which make their number a multiple, have no effect: in one chunk and in
+// several, the last of which has no room for all of them.
 TEST(DiffusionTraining, RowsThatDoNotCountChangeNothing) {
     const ModelSpec spec = tiny_spec();
     const Batch batch = tiny_batch(spec);
@@ -323,7 +324,7 @@ TEST(DiffusionTraining, RowsThatDoNotCountChangeNothing) {
         options.shape.head_step = step;
         TrainEngine engine(spec, options);
         make_weights(engine);
-        // Whatever an earlier batch left in the slot: rows that counted then.
+        // Rows that counted in an earlier batch may be left in the slot.
         for (std::int32_t& word : engine.ops().host_slot(0)) word = 3;
         std::vector<float> got(static_cast<std::size_t>(put(engine, batch)));
         ASSERT_LT(got.size(), batch.masked.size());
@@ -339,7 +340,7 @@ TEST(DiffusionTraining, RowsThatDoNotCountChangeNothing) {
             error += std::pow(double{slopes[i]} - double{grads[i]}, 2);
             size += std::pow(double{grads[i]}, 2);
         }
-        EXPECT_LT(std::sqrt(error), 1e-6 * std::sqrt(size));  // another order of sums, no more
+        EXPECT_LT(std::sqrt(error), 1e-6 * std::sqrt(size));  // only another order of sums
         EXPECT_EQ(engine.update({.lr = 0.0f, .step = 1}).skipped, false);
     }
 }

@@ -17,14 +17,14 @@ TEST(Fits, WeightsAreWhatALoadedModelHolds) {
         const Model model = random_model(source);
         const auto held =
             static_cast<double>(model.weights.owned_bytes + model.weights.mapped_bytes);
-        // Padding of an arena apart.
+        // Except for the padding of an arena.
         EXPECT_NEAR(static_cast<double>(weight_bytes(spec, type)), held, 0.001 * held) << source;
     }
 }
 
 TEST(Fits, Llama7bIsWhatItsNumbersSay) {
     const auto [spec, type] = random_shape("random:llama-2-7b");
-    // 6,738,415,616 parameters, of which the norms (4096 a norm, 65 of them) are f32.
+    // 6,738,415,616 parameters; the norms (65 of 4096 elements) are f32.
     const std::uint64_t norms = 65 * 4096, matrices = 6'738'415'616 - norms;
     EXPECT_EQ(weight_bytes(spec, DType::bf16), 2 * matrices + 4 * norms);
     EXPECT_EQ(weight_bytes(spec, DType::q8_0), matrices / 32 * 34 + 4 * norms);
@@ -48,7 +48,7 @@ TEST(Fits, TheLargestContextFitsAndThePageAfterItDoesNot) {
         EXPECT_LE(taken(fit.context), kMemory);
         EXPECT_GT(taken(fit.context + 1), kMemory);
     }
-    // bf16, KV f16: 512 KiB a position.
+    // bf16, KV f16: 512 KiB per position.
     const std::uint64_t room = kMemory - kOther - weight_bytes(spec, DType::bf16);
     EXPECT_EQ(fits[7].kv, DType::f16);
     EXPECT_EQ(fits[7].context,

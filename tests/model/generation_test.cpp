@@ -26,7 +26,7 @@ TEST(Generation, EndsOfConfigurationsAreANumberOrAList) {
     EXPECT_EQ(load_model(model.path()).generation.ends, (Ends{7, 9, 11}));
     write_advice(model, R"({"eos_token_id": 12, "temperature": null})");
     EXPECT_EQ(load_model(model.path()).generation.ends, (Ends{7, 9, 12}));
-    // Ids that the vocabulary lacks never come.
+    // Ids outside the vocabulary are never drawn.
     model.config["eos_token_id"] = {-1, 288};
     write_advice(model, R"({"eos_token_id": 128001})");
     EXPECT_EQ(load_model(model.path()).generation.ends, Ends{});
@@ -83,14 +83,14 @@ TEST(Generation, OtherSpellingsAndWhatIsNotObeyed) {
     const std::vector<std::string> notes = load_model(model.path()).notes;
     ASSERT_EQ(notes.size(), 3u);
     EXPECT_NE(notes[0].find("num_beams"), std::string::npos) << notes[0];
-    // A link that leads nowhere is no file that is absent.
+    // A dangling link does not count as an absent file.
     fs::remove(model.folder() / "generation_config.json");
     fs::create_symlink("nowhere", model.folder() / "generation_config.json");
     EXPECT_NE(error_of([&] { load_model(model.path()); }).find("generation_config.json"),
               std::string::npos);
 }
 
-// GGUF knows an end of turn beside the end of a text.
+// GGUF has an end of turn besides the end of a text.
 TEST(Generation, TheEndOfATurnIsKept) {
     const TempFolder folder;
     text::TokenizerData data = load_model(reference("llama2")).tokenizer->data();

@@ -1,5 +1,5 @@
 // Grains of a step (TrainEngineOptions::grains), on any device: gradients, losses and parameters
-// are those of a binary tree that is added up here.
+// equal those of a binary tree summed here.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using namespace model;
 
 constexpr int kGrainSequences = 2, kGrainSeq = 16;
 
-// Batch `number` of a noise.
+// Batch `number` of random tokens.
 inline void put_grain(TrainEngine& engine, int number) {
     const auto host = engine.ops().host_slot(0);
     const auto vocab = static_cast<std::uint32_t>(engine.spec().vocab);
@@ -36,7 +36,7 @@ inline std::vector<float> params_of(TrainEngine& engine) {
     return out;
 }
 
-// `passes` of a grain each, in `grains` grains.
+// `passes` per grain, in `grains` grains.
 inline void grains_are_a_tree(const std::string& family, bool cuda, int grains, int passes) {
     SCOPED_TRACE(family + ", " + std::to_string(grains) + " grains of " + std::to_string(passes));
     const Model model = load_model(std::string(MR_SOURCE_DIR) + "/tests/reference/" + family);
@@ -81,7 +81,7 @@ inline void grains_are_a_tree(const std::string& family, bool cuda, int grains, 
         return engine.update({});
     };
     EXPECT_EQ(step(true).loss, comm::tree_sum(losses) * scale);
-    // Two gradients of a tied table are summed apart, and then added: nearly the same.
+    // The two gradients of a tied table are summed separately, then added: nearly the same.
     options.apart = true;
     TrainEngine apart(spec, options);
     apart.load(model);
@@ -96,14 +96,14 @@ inline void grains_are_a_tree(const std::string& family, bool cuda, int grains, 
     } else {
         std::size_t differ = 0;
         for (std::size_t i = 0; i < count; ++i) {
-            // A first step of Adam is lr in the direction of the gradient's sign, at any size.
+            // A first step of Adam has size lr in the direction of the gradient's sign.
             EXPECT_NEAR(one[i], two[i], 2.1e-3) << i;
             differ += std::abs(one[i] - two[i]) > 1e-4f ? 1 : 0;
         }
         EXPECT_LT(differ, count / 100);
     }
-    // Nothing of the first step is left in any buffer: the second is that of an engine with the
-    // state of before.
+    // Nothing of the first step is left in any buffer: the second equals that of an engine with the
+    // state from before it.
     TrainEngine again(spec, options);
     again.load(model);
     std::vector<float> p(count), m(count), v(count);

@@ -14,12 +14,12 @@ auto boolean(bool value) {
     return [value](formats::GgufWriter& w, const std::string& key) { w.set_bool(key, value); };
 }
 
-// What the engine does not know is refused by name, and --ignore-key takes that back.
+// Unknown keys are refused by name, unless --ignore-key allows them.
 TEST(KnownKeys, OfGguf) {
     using Set = std::function<void(formats::GgufWriter&, const std::string&)>;
     struct Case {
         const char* key;
-        Set refused, taken;  // taken: a value that changes nothing, if there is one
+        Set refused, taken;  // taken: a neutral value, if there is one
     };
     const Case cases[] = {
         {"llama.attention.scale", TinyGguf::f32(0.5f), TinyGguf::f32(0.125f)},  // heads of 64
@@ -46,7 +46,7 @@ TEST(KnownKeys, OfGguf) {
         LoadOptions options;
         options.ignore_keys = {"another", c.key};
         const std::vector<std::string> notes = load_model(path, options).notes;
-        ASSERT_EQ(notes.size(), 1u);  // of the other one, which is not there
+        ASSERT_EQ(notes.size(), 1u);  // for the other one, which is not in the file
         EXPECT_NE(notes[0].find("another"), std::string::npos) << notes[0];
         ConvertOptions convert;
         convert.ignore_keys = options.ignore_keys;
@@ -61,7 +61,7 @@ TEST(KnownKeys, OfGguf) {
     file.keys["general.type"] = TinyGguf::text("adapter");
     file.write(path);
     EXPECT_NE(error_of([&] { load_model(path); }).find("no whole model"), std::string::npos);
-    // Other namespaces pass.
+    // Keys in other namespaces are accepted.
     file.keys["general.type"] = TinyGguf::text("model");
     file.keys["general.languages"] = TinyGguf::text("en");
     file.keys["quantize.imatrix.file"] = TinyGguf::text("x");

@@ -47,7 +47,7 @@ TEST_F(Cache, EqualPrefixesShareWholePages) {
     EXPECT_EQ(cache_.length(second), 3 * kPage);
     EXPECT_FALSE(copy_);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(cache_.table(second)[i], cache_.table(first)[i]);
-    // One that differs in its second page shares the first.
+    // A sequence that differs in its second page shares the first.
     auto other = tokens;
     other[kPage + 3] = 999;
     const SeqId third = cache_.open();
@@ -76,9 +76,10 @@ TEST_F(Cache, APageIsFoundUnderItsSaltAlone) {
     cache_.publish(first, tokens, Form::prompt, true, 7);
     cache_.close(first);
     EXPECT_EQ(adopt_with(7), most);
-    // Serial numbers of pages are no salts: the first page of salt 7 has one of the smallest.
+    // Salts are not confused with serial numbers of pages: the first page of salt 7 has one of the
+    // smallest.
     for (const std::uint64_t salt : {0, 1, 2, 3, 4, 8}) EXPECT_EQ(adopt_with(salt), 0) << salt;
-    // The same tokens of another are published beside it, in pages of their own.
+    // The same tokens under another salt are published separately, in their own pages.
     const SeqId second = computed(cache_, tokens);
     cache_.publish(second, tokens, Form::prompt, true);
     cache_.close(second);
@@ -121,7 +122,7 @@ TEST_F(Cache, PagesThatAreOnlyKeptAreGivenAwayTheOldestFirst) {
     const SeqId c = cache_.open();
     EXPECT_TRUE(cache_.try_reserve(c, 11 * kPage));  // eight free ones, three of the older text
     EXPECT_EQ(adopt(cache_.open(), young, kPage), 3 * kPage);
-    // Of a chain, the pages behind go first: what is left can still be found.
+    // The last pages of a chain are evicted first: the rest can still be found.
     EXPECT_EQ(adopt(cache_.open(), old, kPage), kPage);
 }
 
@@ -144,7 +145,7 @@ TEST_F(Cache, WhatIsWrittenAnewIsNotFoundAsWhatItWas) {
     const auto tokens = test::counted(2 * kPage);
     const SeqId first = computed(cache_, tokens);
     cache_.publish(first, tokens, Form::prompt);
-    cache_.truncate(first, kPage + 4);  // and then goes on with another text
+    cache_.truncate(first, kPage + 4);  // and then continues with another text
     EXPECT_EQ(adopt(cache_.open(), test::counted(2 * kPage + 1), 1), kPage);
 }
 

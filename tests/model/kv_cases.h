@@ -1,4 +1,4 @@
-// For tests of the page books: a model with one small layer, tokens, and a sequence of them.
+// For tests of the page bookkeeping: a model with one small layer, tokens, and a sequence of them.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Sequences that give pages back: the base of a book, circles of pages, and what of them is shared.
+// Sequences that release pages: the base, rings of pages, and what is shared of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using test::kPage;
 
 class Circle : public testing::Test {
   protected:
-    // Contexts are longer than the pool: tables have 16 entries, and positions go round in them.
+    // Contexts are longer than the pool: tables have 16 entries, and positions wrap around in them.
     KvCache cache_{test::one_layer(), 16, 6, 1000 * kPage, DType::f32};
     std::optional<KvCache::PageCopy> copy_;
 
@@ -53,9 +53,9 @@ TEST_F(Circle, WholePagesAreGivenBack) {
     EXPECT_EQ(cache_.length(seq), 5 * kPage + 3) << "positions keep their numbers";
     EXPECT_EQ(cache_.page_at(seq, 2 * kPage), third);
     EXPECT_THROW(cache_.page_at(seq, 2 * kPage - 1), ContractError);
-    cache_.release_before(seq, kPage);  // is gone already
+    cache_.release_before(seq, kPage);  // released already
     EXPECT_EQ(cache_.base(seq), 2 * kPage);
-    EXPECT_THROW(cache_.release_before(seq, 6 * kPage), ContractError);  // is not committed
+    EXPECT_THROW(cache_.release_before(seq, 6 * kPage), ContractError);  // not committed
     cache_.check_books();
     cache_.release_before(seq, cache_.length(seq));
     EXPECT_EQ(cache_.held(seq), 1);
@@ -105,8 +105,8 @@ TEST_F(Circle, ASharedPageLosesAHolderAndIsFoundAsBefore) {
     EXPECT_EQ(cache_.page_at(third, 0), shared);
 }
 
-// Pages are given back from the front, one by one, as a window passes. When a page is needed, the
-// one at the end of the chain goes: the others can still be found.
+// Pages are released from the front, one by one, as a window moves. When a page is needed, the last
+// one of the chain is evicted: the others can still be found.
 TEST_F(Circle, AChainIsGivenAwayFromItsEnd) {
     const auto tokens = test::counted(6 * kPage + 1);
     const SeqId first = computed(tokens);
@@ -120,7 +120,7 @@ TEST_F(Circle, AChainIsGivenAwayFromItsEnd) {
     EXPECT_EQ(adopt(second, tokens), 5 * kPage);
 }
 
-// Pages in front of a circle that will be written again are the sequence's own by then.
+// Pages before a ring that will be overwritten must be the sequence's own by then.
 TEST_F(Circle, GoingBackBeforeACircleTouchesNoSharedPage) {
     const auto tokens = test::counted(4 * kPage + 1);
     const SeqId first = cache_.open();
@@ -136,7 +136,7 @@ TEST_F(Circle, GoingBackBeforeACircleTouchesNoSharedPage) {
     EXPECT_EQ(adopt(third, tokens), kPage) << "what is written again is not found";
 }
 
-// What follows is published behind pages that were given back, as long as those are known.
+// Later pages are published after released ones, as long as those are known.
 TEST_F(Circle, PublishingGoesOnBehindTheBase) {
     const auto tokens = test::counted(6 * kPage + 1);
     const SeqId seq = cache_.open();
@@ -147,7 +147,7 @@ TEST_F(Circle, PublishingGoesOnBehindTheBase) {
     cache_.advance(seq, 3 * kPage);
     cache_.publish(seq, tokens, Form::prompt);
     EXPECT_EQ(adopt(cache_.open(), tokens), 6 * kPage);
-    // Unknown ones break the chain: nothing behind them is published.
+    // Unknown ones break the chain: nothing after them is published.
     const auto other = test::counted(6 * kPage + 1, 1000);
     const SeqId late = computed(other);
     cache_.release_before(late, 2 * kPage);
@@ -203,7 +203,7 @@ TEST_F(Circle, SaysNoAndTakesNothingWhereNoPageIsLeft) {
     EXPECT_FALSE(cache_.try_reserve(cache_.open(), 1));
 }
 
-// Shared pages lie before a circle. Pages of a circle are the sequence's own and cannot be found.
+// Shared pages lie before a ring. Pages of a ring are the sequence's own and cannot be found.
 TEST_F(Circle, WhatGoesRoundIsNotShared) {
     const auto tokens = test::counted(4 * kPage + 1);
     const SeqId seq = cache_.open();
@@ -217,7 +217,7 @@ TEST_F(Circle, WhatGoesRoundIsNotShared) {
     EXPECT_THROW(cache_.fork(fork, seq, 3 * kPage, copy_), ContractError);
     EXPECT_TRUE(cache_.fork(fork, seq, kPage + 3, copy_));
     EXPECT_EQ(copy_->from, cache_.page_at(seq, kPage));
-    // It adopted pages and goes round behind them: they are never written.
+    // It adopted pages and has a ring after them: they are never written.
     ASSERT_TRUE(cache_.try_reserve_circle(other, 2 * kPage, 2));
     const std::int32_t kept[] = {cache_.page_at(seq, 0), cache_.page_at(seq, kPage)};
     for (int position = 2 * kPage; position < 40 * kPage; ++position) {
@@ -229,7 +229,7 @@ TEST_F(Circle, WhatGoesRoundIsNotShared) {
     }
     cache_.release_before(seq, kPage);
     EXPECT_THROW(cache_.fork(cache_.open(), seq, kPage, copy_), ContractError);
-    // One that is written no more gives its last text away.
+    // A sequence that is no longer written publishes its last pages, too.
     const SeqId done = cache_.open();
     const auto last = test::counted(3 * kPage + 4, 5000);
     ASSERT_TRUE(cache_.try_reserve_circle(done, kPage, 3));
@@ -271,7 +271,7 @@ TEST_F(Circle, ThePartOfATableThatIsSent) {
     EXPECT_EQ(cache_.table_part(seq).pages.size(), 3u);
 }
 
-// One that goes on by itself needs the pages before the base that will be written next.
+// A device that continues by itself needs the pages before the base that will be written next.
 TEST_F(Circle, ThePartThatGoesOnByItself) {
     const SeqId seq = cache_.open();
     ASSERT_TRUE(cache_.try_reserve_circle(seq, 0, 6));
@@ -291,9 +291,9 @@ TEST_F(Circle, ThePartThatGoesOnByItself) {
     }
 }
 
-// A row on a device has a copy of the table and follows the rule by itself: page `end` and those
-// behind it take the entry of the page that is `pages` before. From any place of the circle it has
-// the pages of the book.
+// A row on a device has a copy of the table and applies the rule by itself: page `end` and later
+// ones take the entry of the page `pages` before them. From any place in the ring it has the same
+// pages as the cache.
 TEST(CircleRow, GoesRoundWithoutTheBook) {
     for (const int window : {1, 12, 33, 75}) {
         for (const int kept : {0, 1, 40, 64, 150}) {
@@ -341,13 +341,13 @@ TEST(CircleRow, GoesRoundWithoutTheBook) {
     }
 }
 
-// Random sequences that come and go, plain ones and circles, with shared beginnings. Every page
-// remembers what was written to it: whatever a sequence may still see is what it wrote, or what the
-// one wrote that it shares with.
+// Random sequences that come and go, with and without rings, with shared prefixes. Every page
+// remembers what was written to it: any position that a sequence can still see holds what it, or
+// the sequence it shares with, wrote.
 TEST(CircleLoad, EveryVisiblePositionIsWhatWasWritten) {
     constexpr int kPages = 40, kWindow = 50, kSequences = 7;
     KvCache cache(test::one_layer(), kPages, kSequences, 100000, DType::f32);
-    std::vector<std::int64_t> written(kPages * kPage, -1);  // a token's number, of every place
+    std::vector<std::int64_t> written(kPages * kPage, -1);  // the token number at every place
     struct Text {
         SeqId seq;
         std::vector<std::int32_t> tokens;

@@ -1,4 +1,5 @@
-// Layers that differ: what a spec says of them, who takes them, and what windows in some layers do.
+// Layers that differ: their spec, which paths support them, and the effect of windows in some
+// layers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +19,7 @@
 namespace mr::model {
 namespace {
 
-// Four layers, of which 1 and 3 have a window of 12.
+// Four layers; 1 and 3 have a window of 12.
 Model windowed() { return load_model(reference("qwen2-window")); }
 
 std::vector<std::int32_t> recorded_ids() {
@@ -69,7 +70,7 @@ TEST(Layers, ASpecSaysWhatEachIs) {
     EXPECT_EQ(layer_ropes(spec).ropes.size(), 2u);
     EXPECT_EQ(layer_ropes(spec).of_layer, (std::vector<int>{0, 0, 1, -1}));
     EXPECT_EQ(spec.layer(1).scale, 0.5f);
-    // Of a model whose layers are alike the common values are all there is.
+    // If a model's layers are alike, the common values are enough.
     spec.own.clear();
     spec.mask.window = 7;
     EXPECT_EQ(spec.layer(2).mask.window, 7);
@@ -111,7 +112,7 @@ TEST(Layers, ValuesOfOneAreChecked) {
     expect_in(said([](ModelSpec& s) { s.softcap = INFINITY; }), "softcap of scores");
 }
 
-// Every path says in words what it lacks, and which layer asks for it.
+// Every path says in words what it lacks, and for which layer.
 TEST(Layers, ASoftcapIsRefusedOnEveryPath) {
     Model model = windowed();
     model.spec.own[2].softcap = 50;
@@ -168,7 +169,7 @@ TEST(Layers, WhatPathsShareMustBeAlike) {
     other.gated = false;
     EXPECT_NE(device_takes(other, common), "");
     EXPECT_NE(train_takes(other, common), "");
-    // A window of all layers is one mask.
+    // A window in all layers is one mask.
     LayerSpec slid = common;
     slid.mask.window = 12;
     EXPECT_EQ(step_takes_layer(slid, slid), "");
@@ -185,7 +186,7 @@ TEST(Layers, WindowsInSomeAreNeitherThoseOfAllNorOfNone) {
         alike.spec.own.clear();
         alike.spec.mask.window = window;
         const std::vector<float> other = logits_of(alike, ids, 64);
-        // The first 12 tokens see everything, and the 13th is the first that does not.
+        // The first 12 tokens see everything; the 13th is the first that does not.
         EXPECT_EQ(largest_difference(some, other, 0, 12 * vocab), 0);
         EXPECT_GT(largest_difference(some, other, 12 * vocab, some.size()), 0.01f) << window;
     }
@@ -202,10 +203,10 @@ TEST(Layers, RotationsAndScalesAreThoseOfTheLayer) {
         return logits_of(model, ids, 64);
     };
     const std::vector<float> plain = logits_of(mixed, ids, 64);
-    // The same said twice is the same.
+    // Stating a default explicitly changes nothing.
     EXPECT_EQ(changed([](ModelSpec& s) { s.own[1].scale = ops::default_scale(s.head_dim); }),
               plain);
-    // All layers by their own, or by what they have in common.
+    // All layers by their own specs, or by the common one.
     const auto alone = changed([](ModelSpec& s) {
         for (LayerSpec& layer : s.own) layer.rope.theta = 500, layer.scale = 0.25f;
     });
@@ -217,7 +218,7 @@ TEST(Layers, RotationsAndScalesAreThoseOfTheLayer) {
         for (std::size_t i = 0; i < own.size(); ++i) s.own[i].mask = own[i].mask;
     });
     EXPECT_EQ(alone, together);
-    // Two tables in one pass: not what either gives for all.
+    // Two tables in one pass: different from either for all layers.
     const auto two = changed([](ModelSpec& s) {
         for (LayerSpec& layer : s.own) layer.scale = 0.25f;
         s.own[2].rope.theta = 500;

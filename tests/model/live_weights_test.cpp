@@ -1,5 +1,5 @@
-// The weights of a model in training as the engine reads them: what is copied, and to where. On
-// host memory: no GPU needed.
+// The weights of a model in training in the engine's layout: what is copied, and where to. In host
+// memory: needs no GPU.
 #include "model/train/live_weights.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST_P(LiveWeightsOf, AreTheTrainersInTheEnginesOrder) {
     }
     EXPECT_EQ(live.weights.head.data, trained_.head.data);
 
-    // What kernels take as one lies in one piece.
+    // Tensors that kernels take as one are contiguous.
     ASSERT_EQ(live.layers.size(), static_cast<std::size_t>(spec().layers));
     for (std::size_t i = 0; i < live.layers.size(); ++i) {
         const LayerWeights& w = live.weights.layers[i];

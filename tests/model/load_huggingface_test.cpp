@@ -190,7 +190,7 @@ TEST(LoadHuggingFace, NeoxHeadsAreTakenApart) {
     }
 }
 
-// transformers goes by model_type, and rotates whole heads in these families.
+// transformers decides by model_type, and rotates whole heads in these families.
 TEST(LoadHuggingFace, ContradictionsAreReadAsTransformersDoesAndNoted) {
     struct Case {
         const char* folder;
@@ -370,12 +370,12 @@ TEST(LoadHuggingFace, SlidingWindowsOfSomeLayers) {
     model.config["layer_types"] = {"sliding_attention", "full_attention", "full_attention",
                                    "sliding_attention"};
     EXPECT_EQ(windows(model.path()), (std::vector<int>{12, 0, 0, 12}));
-    // Before there were layer_types, the layers from max_window_layers on slid.
+    // Before layer_types existed, the layers from max_window_layers on had windows.
     model.config.erase("layer_types");
     EXPECT_EQ(windows(model.path()), (std::vector<int>{0, 0, 0, 0}));  // 28
     model.config["max_window_layers"] = 1;
     EXPECT_EQ(windows(model.path()), (std::vector<int>{0, 12, 12, 12}));
-    // What is common to all is common to those that slide.
+    // Layers with a window keep the common values.
     EXPECT_EQ(load_model(model.path()).spec.layer(3).norm_eps, 1e-6f);
     model.config["max_window_layers"] = 0;
     EXPECT_EQ(windows(model.path()), (std::vector<int>{12, 12, 12, 12}));
@@ -392,7 +392,7 @@ TEST(LoadHuggingFace, SlidingWindowsOfAllLayersOrOfNone) {
     EXPECT_EQ(load_model(model.path()).spec.mask.window, 16);
     model.config["max_window_layers"] = 2;
     EXPECT_EQ(load_model(model.path()).spec.mask.window, 0);
-    // A mixture does no harm where the window is as long as the context.
+    // A mixture is harmless if the window is as long as the context.
     model.config["max_window_layers"] = 1;
     model.config["sliding_window"] = 64;
     EXPECT_EQ(load_model(model.path()).spec.mask.window, 0);

@@ -76,7 +76,7 @@ TEST(LoadGguf, YarnAndFrequencyFactors) {
     file.keys["llama.rope.scaling.original_context_length"] = TinyGguf::u32(32);
     file.tensors["rope_freqs.weight"] = {DType::f32, {32}};
     file.write(folder / "a.gguf");
-    // The factors count from -6 up, and a frequency cannot be divided by less than 0.
+    // The factors count from -6 up, and a frequency's divisor must be positive.
     EXPECT_NE(error_of([&] { load_model(folder / "a.gguf"); }).find("frequency factor"),
               std::string::npos);
     file.tensors.erase("rope_freqs.weight");
@@ -107,7 +107,7 @@ TEST(LoadGguf, OtherQuantsAreExpandedToQ8) {
         EXPECT_EQ(model.weights.embedding.dtype, DType::q8_0);
         EXPECT_EQ(model.weights.layers[0].k.dtype, DType::f32);
         expect_shapes_match(model);
-        // Bit for bit what dequantizing and quantizing each row gives.
+        // Equal bit for bit to dequantizing and quantizing each row.
         const auto gguf = formats::GgufFile::open(folder / "a.gguf");
         const Tensor raw = gguf.find_tensor("blk.0.attn_q.weight")->view;
         std::vector<float> row(256);
@@ -195,8 +195,8 @@ TEST(LoadGguf, BadFilesAreNamed) {
     }
 }
 
-// The corpus of src/model/io/model_fuzz.cpp: one of which nothing is loaded would fuzz the first
-// check and nothing behind it.
+// The corpus of src/model/io/model_fuzz.cpp: one of which nothing is loaded would only fuzz the
+// first check.
 TEST(Load, FuzzCorpusIsWhatItsNamesSay) {
     test::ModelInput input;
     int good = 0, bad = 0;
@@ -234,7 +234,7 @@ TEST(Load, GgufSaysWhichLayersSlide) {
     EXPECT_EQ(window([](TinyGguf&) {}), 16);  // no pattern: all do
     EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = flags({true}); }), 16);
     EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = flags({false}); }), 0);
-    // A period: its last layer does not slide; 0: all do.
+    // A period: its last layer has no window; 0: all have one.
     EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = TinyGguf::u32(0); }), 16);
     EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = TinyGguf::u32(1); }), 0);
     EXPECT_EQ(window([&](TinyGguf& f) { f.keys[key] = TinyGguf::u32(2); }), 16);
@@ -243,7 +243,7 @@ TEST(Load, GgufSaysWhichLayersSlide) {
     });
     EXPECT_NE(said.find("sliding_window_pattern"), std::string::npos) << said;
     EXPECT_NE(said.find("each of the 1 layers"), std::string::npos) << said;
-    // A file with four layers that was converted.
+    // A converted file with four layers.
     convert_model(reference("qwen2-window"), folder / "b.gguf");
     const auto gguf = formats::GgufFile::open(folder / "b.gguf");
     EXPECT_EQ(gguf.get_uint("qwen2.attention.sliding_window"), 12u);
@@ -253,7 +253,7 @@ TEST(Load, GgufSaysWhichLayersSlide) {
     EXPECT_EQ(load_model(folder / "b.gguf").spec.layer(3).mask.window, 12);
 }
 
-// Bytes that are planned before a weight is touched are those that are taken.
+// The bytes planned before a weight is read equal those allocated.
 TEST(Load, PlanComesBeforeTheWeights) {
     TempFolder folder;
     TinyGguf gguf;

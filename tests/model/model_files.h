@@ -42,7 +42,7 @@ inline std::string error_of(const std::function<void()>& action) {
     return "no error";
 }
 
-// Every tensor of the spec is there, in its shape.
+// Checks that every tensor of the spec is there, in its shape.
 inline void expect_shapes_match(const Model& model) {
     for (RoleAt at : roles_of(model.spec)) {
         const Tensor& tensor = role_slot(model.weights, at);
@@ -55,7 +55,7 @@ inline void expect_shapes_match(const Model& model) {
     ASSERT_TRUE(model.weights.head);
     EXPECT_EQ(model.weights.head.data == model.weights.embedding.data, model.spec.tied_embeddings);
 }
-// A GGUF of a tiny llama, of which a test may change keys and tensors before it is written.
+// A GGUF of a tiny llama; a test may change keys and tensors before it is written.
 struct TinyGguf {
     std::map<std::string, std::function<void(formats::GgufWriter&, const std::string&)>> keys;
     std::map<std::string, std::pair<DType, Shape>> tensors;

@@ -29,7 +29,7 @@ TEST(Random, KnownShapes) {
 TEST(Random, WeightsHaveTheDeviationTheyShould) {
     ModelSpec spec = load_model(reference("llama2")).spec;
     spec.dim = 96;
-    spec.hidden = 100;  // rows of `down` are no whole blocks
+    spec.hidden = 100;  // rows of `down` are not whole blocks
     for (DType type : {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0}) {
         SCOPED_TRACE(dtype_name(type));
         const Model model = random_model(spec, type, 7);
@@ -40,7 +40,8 @@ TEST(Random, WeightsHaveTheDeviationTheyShould) {
         ops::dequantize(type, up.data, values.data(), up.shape.count());
         double squares = 0;
         for (float value : values) squares += static_cast<double>(value) * value;
-        // 9600 draws: the deviation of their mean square is below 1%; q4_0 is off centre by 1%.
+        // 9600 draws: the standard deviation of their mean square is below 1%; q4_0 is off centre
+        // by 1%.
         EXPECT_NEAR(squares / static_cast<double>(values.size()) * 96, 1.0, 0.05);
         const Model again = random_model(spec, type, 7);
         EXPECT_EQ(std::memcmp(again.weights.layers[1].up.data, up.data, up.bytes()), 0);

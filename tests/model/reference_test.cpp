@@ -1,4 +1,4 @@
-// Every family against logits that transformers gave in f64 (tests/reference).
+// Every family compared with logits of transformers in f64 (tests/reference).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -48,14 +48,14 @@ float largest_difference(const std::vector<float>& a, const std::vector<float>& 
     float most = 0;
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
         const float difference = std::fabs(a[i] - b[i]);
-        if (std::isnan(difference)) return difference;  // no limit is above it
+        if (std::isnan(difference)) return difference;  // fails any limit
         most = std::max(most, difference);
     }
     return most;
 }
 
-// Each layer rounds in reductions of dim, hidden and the sequence's length; errors of one layer
-// reach the logits amplified by no more than the logits' own size, and add up over layers.
+// Each layer rounds in reductions of dim, hidden and the sequence's length; errors of one layer are
+// amplified to the logits by at most the logits' own size, and add up over layers.
 float f32_tolerance(const ModelSpec& spec, std::size_t length, float scale) {
     const float eps = std::numeric_limits<float>::epsilon();
     const auto reductions =
@@ -63,7 +63,7 @@ float f32_tolerance(const ModelSpec& spec, std::size_t length, float scale) {
     return eps * reductions * static_cast<float>(spec.layers) * scale;
 }
 
-// The pieces into which a text may be cut without a change of its bits.
+// Pieces into which a text may be cut without changing its bits.
 std::vector<int> pieces_of(const ModelSpec& spec) {
     if (!spec.diffusion) return {1, 7};
     if (spec.diffusion->block == 0) return {};
@@ -96,11 +96,11 @@ TEST_P(Reference, SameLogitsThroughGguf) {
                   f32_tolerance(spec, expected.ids.size(), scale))
             << dtype_name(type);
     }
-    // In q8_0 the weights are exact too; what differs is activations rounded to 1/254 of their
-    // block's largest. Of 32 normal numbers the largest is about 2.1 sigma, and the rounding of a
-    // step has 1/sqrt(12) of it: each of the 7 products of a layer and the LM head adds noise of
+    // In q8_0 the weights are exact, too; the difference is activations rounded to 1/254 of their
+    // block's largest. The largest of 32 normal numbers is about 2.1 sigma, and the rounding error
+    // of a step is 1/sqrt(12) of it: each of the 7 GEMMs of a layer and the LM head adds noise of
     // 2.1 / 127 / sqrt(12) of its output, independent of the others. Softmax and gates may amplify
-    // it; these random models are sharper than trained ones, so a factor of 3 is left for that.
+    // it; these random models are sharper than trained ones, so a factor of 3 is allowed for that.
     // A wrong weight, scale or order would show as noise of the size of the logits themselves.
     const std::string file = temp / "q8_0.gguf";
     convert_model(folder, file, {.type = DType::q8_0, .tokenizer = {}, .progress = {}});

@@ -1,4 +1,4 @@
-// Rearranged weights: the same logits, the same accounts.
+// Repacked weights: the same logits, correct byte counts.
 #include "model/cpu/repack.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(Repack, SameLogits) {
             const bool moved = ops::linear_fastest_type(type, 4) != type;
             EXPECT_EQ(packed->weights.layers[0].up.dtype, ops::linear_fastest_type(type, 4));
             EXPECT_EQ(packed->weights.embedding.dtype, type);
-            // A tied head becomes a copy of its own.
+            // A tied head becomes a separate copy.
             EXPECT_EQ(packed->weights.owned_bytes,
                       owned + (moved && tied ? packed->weights.head.bytes() : 0));
             for (std::size_t count : {1, 3, 40}) {

@@ -24,7 +24,7 @@ CASES = [
      "original_max_position_embeddings": 32768}),
     ("yarn_betas", 16, 10000.0, 256, {"rope_type": "yarn", "factor": 4.0, "beta_fast": 2.0,
      "beta_slow": 0.25, "attention_factor": 1.25, "original_max_position_embeddings": 64}),
-    # low == high, which the ramp has to survive.
+    # low == high, an edge case of the ramp.
     ("yarn_narrow", 4, 10000.0, 128, {"rope_type": "yarn", "factor": 2.0, "beta_fast": 0.5,
      "beta_slow": 0.5, "original_max_position_embeddings": 2}),
 ]

@@ -45,8 +45,8 @@ TEST(Rope, FrequenciesAreThoseOfTransformers) {
         SCOPED_TRACE(entry["name"].get<std::string>());
         const RopeFrequencies ours = rope_frequencies(rope_of(entry));
         ASSERT_EQ(ours.inv_freq.size(), entry["inv_freq"].size());
-        // The reference is f32: theta^x loses ln(theta) ulps from the rounding of x, and the
-        // blend of two speeds a few more; where it cancels, in units of the larger of them.
+        // The reference is f32: theta^x loses ln(theta) ulps from the rounding of x, and the blend
+        // of two frequencies a few more; where it cancels, in units of the larger of them.
         const double eps = std::numeric_limits<float>::epsilon();
         const double ulps = std::log(entry["theta"].get<double>()) + 8;
         for (std::size_t i = 0; i < ours.inv_freq.size(); ++i) {
@@ -182,7 +182,7 @@ TEST(Spec, RejectsContradictions) {
     for (const Case& test : cases) expect_refused(good_spec(), test);
 }
 
-// Models that fill in tokens: blocks of 8, and full attention.
+// Diffusion models: blocks of 8, and full attention.
 ModelSpec block_spec() {
     ModelSpec spec = good_spec();
     spec.mask.kind = ops::AttentionMask::Kind::block_causal;
@@ -205,7 +205,7 @@ TEST(Spec, AcceptsModelsThatFillInTokens) {
         spec.diffusion->sub_block = part;
         EXPECT_NO_THROW(spec.validate("good.gguf")) << part;
     }
-    // One block that is the whole context.
+    // One block as long as the context.
     spec.diffusion->block = spec.mask.block = spec.context;
     EXPECT_NO_THROW(spec.validate("good.gguf"));
 }
@@ -220,7 +220,7 @@ TEST(Spec, RejectsContradictionsOfModelsThatFillInTokens) {
         {"sub-block", [](ModelSpec& s) { s.diffusion->sub_block = 3; }},
         {"sub-block", [](ModelSpec& s) { s.diffusion->sub_block = 16; }},
         {"sub-block", [](ModelSpec& s) { s.diffusion->sub_block = -4; }},
-        // The layers do not agree with it.
+        // The layers contradict it.
         {"attention", [](ModelSpec& s) { s.mask.block = 4; }},
         {"attention", [](ModelSpec& s) { s.mask.kind = Kind::causal; }},
         {"attention", [](ModelSpec& s) { s.mask.kind = Kind::full; }},
@@ -233,7 +233,7 @@ TEST(Spec, RejectsContradictionsOfModelsThatFillInTokens) {
              s.own.back().mask.kind = Kind::causal;
          }},
         {"positions", [](ModelSpec& s) { s.learned_positions = true; }},
-        // Later tokens are seen, and there is nothing to fill in.
+        // Later tokens are visible, but it is not a diffusion model.
         {"attention", [](ModelSpec& s) { s.diffusion.reset(); }},
     };
     for (const Case& test : blocks) expect_refused(block_spec(), test);

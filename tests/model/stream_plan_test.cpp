@@ -1,5 +1,5 @@
-// What an engine holds whose sequences stream: sinks, window and a piece of a prompt for each,
-// however long the model's context is.
+// The plan of an engine with streaming sequences: sinks, window and a piece of a prompt for each,
+// independent of the model's context.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -49,11 +49,11 @@ std::uint64_t bytes_of(const MemoryPlan& plan, const std::string& name) {
     return 0;
 }
 
-// What only kernels can say is left out of plans where no GPU is.
+// Without a GPU, plans lack the sizes that only kernels know.
 bool plans_are_whole() { return !cuda::built() || cuda::device(); }
 
 TEST(StreamPlan, ThePoolIsThatOfTheWindow) {
-    // 252 - 1 + 256 positions that begin anywhere in a page lie in 17 pages; the sinks in one more.
+    // 252 - 1 + 256 positions starting anywhere in a page need 17 pages; the sinks one more.
     const std::int64_t each = (17 + 1) * kPage;
     for (const bool cuda : {false, true}) {
         for (const int sequences : {1, 3}) {
@@ -65,7 +65,7 @@ TEST(StreamPlan, ThePoolIsThatOfTheWindow) {
             EXPECT_EQ(options.context, each);
             EXPECT_EQ(options.max_batch, 256);
             if (cuda && !plans_are_whole()) continue;
-            // With a page that each may leave part empty, and on a GPU one for rows that sleep.
+            // Plus a page that each may leave partly empty, and on a GPU one for idle rows.
             const std::int64_t pages = options.pool / kPage + sequences - 1 + cuda;
             EXPECT_EQ(bytes_of(plan_engine(model, wanted), "KV cache"),
                       KvCache::bytes(model.spec, pages, *options.kv_type));
@@ -73,7 +73,7 @@ TEST(StreamPlan, ThePoolIsThatOfTheWindow) {
     }
 }
 
-// A text that streams is longer than its model's context, and is cut at multiples of kCut there.
+// A streaming text is longer than its model's context, and is cut at multiples of kCut there.
 TEST(StreamPlan, APassTakesAPieceOfAPromptWhateverTheContext) {
     EngineOptions wanted = streaming(true, 1, {2, 20});
     wanted.context = 32;
@@ -92,7 +92,7 @@ TEST(StreamPlan, NothingFollowsTheContext) {
             EXPECT_EQ(plan_engine(model_of(131072), wanted).total(), total);
             const EngineOptions wider = streaming(cuda, sequences, {4, 1020});
             EXPECT_GT(plan_engine(model_of(8192), wider).total(), total);
-            // One that takes texts of the whole context besides says so.
+            // An engine that also takes texts of the whole context must be asked for that.
             EngineOptions both = wanted;
             both.context = 8192;
             EXPECT_EQ(with_defaults(model_of(8192), both, 0).pool, 8192 * sequences);
@@ -100,7 +100,7 @@ TEST(StreamPlan, NothingFollowsTheContext) {
     }
 }
 
-// Passes in the decode form have fewer rows where a row sees many keys, not where a text is long.
+// Passes in the decode form have fewer rows if a row sees many keys, not if a text is long.
 TEST(StreamPlan, RowsOfADevicesPassFollowTheWindow) {
     const auto rows = [](int context, const Stream& stream) {
         return decode_rows(with_defaults(model_of(context), streaming(true, 16, stream), 0));
@@ -108,11 +108,11 @@ TEST(StreamPlan, RowsOfADevicesPassFollowTheWindow) {
     EXPECT_EQ(rows(8192, {4, 252}), 256);
     EXPECT_EQ(rows(131072, {4, 252}), 256);
     EXPECT_EQ(rows(131072, {4, 20000}), 64);
-    EXPECT_EQ(rows(1024, {4, 20000}), 64);  // a window that is longer than the model's context
+    EXPECT_EQ(rows(1024, {4, 20000}), 64);  // a window longer than the model's context
 }
 
-// Blocks are rows of every pass: as many as attention's partial results leave room for, where
-// products of so many gain.
+// Blocks are rows of every pass: as many as attention's partial results leave room for, if larger
+// GEMMs are faster.
 TEST(StreamPlan, RowsOfADevicesPassAreMoreWithBlocks) {
     const auto rows = [](int context, int block, DType type = DType::bf16, int sequences = 64) {
         Model model = model_of(context);
@@ -137,10 +137,10 @@ TEST(StreamPlan, RowsOfADevicesPassAreMoreWithBlocks) {
     EXPECT_EQ(rows(2048, 4, DType::bf16, 2), 128);
     EXPECT_EQ(rows(2048, 4, DType::q8_0), 256);
     EXPECT_EQ(rows(2048, 0), 256);   // full attention
-    EXPECT_EQ(rows(2048, -1), 256);  // a token after the other
+    EXPECT_EQ(rows(2048, -1), 256);  // autoregressive
 }
 
-// Rings of a repetition penalty, too.
+// Also the rings of a repetition penalty.
 TEST(StreamPlan, APenaltySeesWhatATokenSees) {
     const auto recent = [](int context, const Stream& stream) {
         return most_recent(with_defaults(model_of(context), streaming(true, 1, stream), 0));
@@ -150,7 +150,7 @@ TEST(StreamPlan, APenaltySeesWhatATokenSees) {
     EXPECT_GE(recent(32, {4, 20}), 64);
 }
 
-// A prompt that all begin with has room once, and a table for it.
+// A prompt that all texts share has room once, and a table for it.
 TEST(StreamPlan, WhatIsSharedIsHeldOnce) {
     const Model model = model_of(8192);
     EngineOptions wanted = streaming(false, 3);

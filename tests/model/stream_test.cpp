@@ -1,4 +1,4 @@
-// Sequences that stream: sinks and a window in a ring of pages.
+// Streaming sequences: sinks and a window in a ring of pages.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -30,7 +30,7 @@ Text text_of(int count, int vocab, std::uint64_t seed = 3) {
     return out;
 }
 
-// pool -1: the least that a sequence which streams needs.
+// pool -1: the minimum for a streaming sequence.
 std::unique_ptr<Engine> engine_of(const Shared& model, const Stream& stream, int max_batch = 96,
                                   std::int64_t pool = 0) {
     EngineOptions options;
@@ -44,7 +44,7 @@ std::unique_ptr<Engine> engine_of(const Shared& model, const Stream& stream, int
     return make_engine(model, options);
 }
 
-// The logits of all tokens, which go in as pieces of these sizes, the last one again and again.
+// The logits of all tokens, which are fed in pieces of these sizes, the last size repeated.
 std::vector<Row> logits_of(Engine& engine, SeqId seq, const Text& text, std::vector<int> pieces) {
     std::vector<Row> out;
     std::size_t at = 0, piece = 0;
@@ -88,11 +88,11 @@ class StreamFamilies : public testing::TestWithParam<const char*> {
     }
 };
 
-// With one layer keys do not depend on what lies before them: then a stream is the same as encoding
-// the sinks and the window anew, from position 0.
+// With one layer, keys do not depend on earlier tokens: a stream then equals encoding the sinks and
+// the window anew, from position 0.
 TEST_P(StreamFamilies, OneLayerIsRecompute) {
     const std::shared_ptr<Model> model = shallow();
-    const std::shared_ptr<Model> unlimited = shallow();  // what it encodes is all it sees
+    const std::shared_ptr<Model> unlimited = shallow();  // it sees everything it encodes
     unlimited->spec.mask.window = 0;
     unlimited->spec.own.clear();
     for (const Stream stream : {Stream{4, 12}, Stream{1, 40}, Stream{0, 33}, Stream{40, 50}}) {
@@ -123,7 +123,7 @@ TEST_P(StreamFamilies, OneLayerIsRecompute) {
     }
 }
 
-// Pages that go round have the bits of pages that are all kept, wherever the text is cut.
+// A ring of pages has the same bits as keeping all pages, wherever the text is cut.
 TEST_P(StreamFamilies, ARingIsAPlainCache) {
     const Shared model = whole();
     const Text text = text_of(400, model->spec.vocab);
@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(Rotary, StreamFamilies,
                                          "gpt-neox", "gpt-neox-seq"),
                          test::family_name);
 
-// Sequences that stream and others side by side, each as if alone.
+// Streaming sequences beside others, each as if alone.
 TEST(Stream, BesideSequencesThatDoNot) {
     const Shared model = std::make_shared<const Model>(load_model(test::reference("llama2")));
     const Text text = text_of(120, model->spec.vocab);
@@ -195,7 +195,7 @@ TEST(Stream, BesideSequencesThatDoNot) {
     for (std::size_t i = 0; i < 3; ++i) expect_bits(together[i], alone[i]);
 }
 
-// Every position that is seen lies where it was written: pages are tagged with what they hold, for
+// Every visible position lies where it was written: pages are tagged with their content, for
 // 200,000 tokens of several sequences that come and go.
 TEST(Stream, NoPageIsWrongInALongText) {
     ModelSpec spec = load_model(test::reference("llama2")).spec;

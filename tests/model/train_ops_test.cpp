@@ -1,4 +1,4 @@
-// Heads that attention has no backward for are refused before memory or a device is asked for.
+// Heads without an attention backward are refused before memory or a device is used.
 #include "model/train/train_ops.h"
 
 #include <gtest/gtest.h>
@@ -23,14 +23,14 @@ ModelSpec with_heads_of(int size) {
     return spec;
 }
 
-// What the check says; "" where it does not mind.
+// The error of the check; "" if there is none.
 std::string refusal(int size, bool cuda) {
     try {
         require_trainable_heads(with_heads_of(size), cuda);
         return "";
     } catch (const Error& error) {
         EXPECT_EQ(error.kind(), ErrorKind::usage);
-        // Every engine asks the same, however it is made, and whether or not there is a GPU.
+        // Every engine makes the same check, with and without a GPU.
         try {
             TrainEngine::plan(with_heads_of(size), {.cuda = cuda, .shape = {}});
             ADD_FAILURE() << "planned with heads of " << size;
@@ -54,7 +54,7 @@ TEST(TrainOps, HeadsThatCannotBeTrainedAreRefused) {
             EXPECT_EQ(said.find("--device cpu"), said.npos) << said;
         }
     }
-    // The CPU has more of them.
+    // The CPU supports more sizes.
     EXPECT_EQ(refusal(256, false), "");
     EXPECT_NE(refusal(136, true).find("--device cpu"), std::string::npos);
 }

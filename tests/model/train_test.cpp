@@ -1,4 +1,5 @@
-// Whole models in training: gradients and losses against PyTorch's, and what must not change bits.
+// Whole models in training: gradients and losses compared with PyTorch's, and changes that must not
+// affect bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,7 +22,7 @@
 namespace mr::model::train_test {
 namespace {
 
-// Those with a train.safetensors (tests/reference/make_reference.py says what it holds).
+// Models with a train.safetensors (tests/reference/make_reference.py describes it).
 constexpr const char* kTrained[] = {"llama2", "llama3", "mistral",  "qwen2",       "qwen2-window",
                                     "qwen3",  "gpt2",   "gpt-neox", "gpt-neox-seq"};
 
@@ -90,8 +91,8 @@ class Trained : public ::testing::TestWithParam<const char*> {
     Model model_ = load_model(folder_);
 };
 
-// The gradient goes through the writer of models, so that it has the names and the layout that
-// PyTorch's has: a wrong name or a wrong row is a wrong gradient.
+// The gradient goes through the writer of models, so that it has PyTorch's names and layout: a
+// wrong name or a wrong row would be a wrong gradient.
 TEST_P(Trained, GradientsAreThoseOfPyTorch) {
     std::vector<float> flat = gradients(model_, options_of(), recorded_);
     const ModelSpec spec = trainable_spec(model_.spec);
@@ -105,7 +106,7 @@ TEST_P(Trained, GradientsAreThoseOfPyTorch) {
         if (tensor.name == "ids" || tensor.name == "losses" || tensor.name == "grad_norm") continue;
         SCOPED_TRACE(tensor.name);
         const auto* mine = ours.find_tensor(tensor.name);
-        // GPT-NeoX's files say embed_out where transformers 5 says lm_head in memory.
+        // GPT-NeoX's files have embed_out where transformers 5 has lm_head in memory.
         if (!mine && tensor.name == "lm_head.weight") mine = ours.find_tensor("embed_out.weight");
         ASSERT_NE(mine, nullptr);
         ++compared;
@@ -123,9 +124,10 @@ TEST_P(Trained, GradientsAreThoseOfPyTorch) {
             a += e * e;
             b += g * g;
         }
-        // f32 carries 2^-24 a rounding; some hundred dependent ones lie between the loss and a
-        // weight, and they add up like a random walk: 2^-24 * 10 relative, and as much of the whole
-        // gradient where a tensor's own nearly cancels (GPT-2's key biases have none at all).
+        // f32 has an error of 2^-24 per rounding; about a hundred dependent ones lie between the
+        // loss and a weight, and they add up like a random walk: 2^-24 * 10 relative, and as much
+        // of the whole gradient where a tensor's own nearly cancels (GPT-2's key biases have none
+        // at all).
         const double rounding = 10 * 0x1p-24;
         EXPECT_NEAR(norm, static_cast<double>(expected[0]),
                     8 * rounding * static_cast<double>(expected[0]) + rounding * whole);
@@ -145,9 +147,10 @@ TEST_P(Trained, TenStepsOfAdamWHaveTheLossesOfPyTorch) {
         engine.accumulate(0, 1.0 / (kSequences * kSeq));
         const auto result = engine.update(recorded_adamw(static_cast<std::int64_t>(step) + 1));
         EXPECT_FALSE(result.skipped);
-        // The first loss has the rounding of one forward. AdamW divides a gradient by its own size:
-        // where the gradient is mere rounding, a weight takes a whole step of lr in a direction of
-        // its own, and such weights matter as little as their gradients: 1e-4 of the whole.
+        // The first loss has the rounding error of one forward. AdamW divides a gradient by its own
+        // size: where the gradient is only rounding error, a weight takes a whole step of lr in an
+        // arbitrary direction, and such weights matter as little as their gradients: 1e-4 of the
+        // whole.
         EXPECT_NEAR(result.loss, static_cast<double>(expected[step]),
                     (step == 0 ? 64 * 0x1p-24 : 1e-4) * static_cast<double>(expected[0]))
             << "step " << step;
@@ -167,13 +170,13 @@ TEST_P(Trained, RecomputationThreadsAndChunksChangeNoBit) {
         EXPECT_EQ(gradients(model_, options_of(Recompute::none, threads), recorded_), expected)
             << threads << " threads";
     }
-    // Rows of the head at a time: dw is added up in another order, everything else is the same.
+    // The head in chunks of rows: dw is summed in another order, everything else is the same.
     const std::vector<float> chunks =
         gradients(model_, options_of(Recompute::none, 2, 7), recorded_);
     EXPECT_LT(test::relative_rms(chunks, expected), 32 * 0x1p-24);
 }
 
-// What was written is what is read back, by names that transformers has.
+// A written model reads back the same, with names that transformers has.
 TEST_P(Trained, AWrittenModelReadsBackToTheSameBits) {
     TrainEngine engine(trainable_spec(model_.spec), options_of());
     engine.load(model_);
@@ -231,8 +234,8 @@ void put_random(TrainEngine& engine, int slot, int vocab) {
     engine.put(slot);
 }
 
-// GGUF's llama rotates neighbours, what is trained and written rotates halves: the rows of queries
-// and keys change places, and the model must stay what it was.
+// GGUF's llama rotates neighbours, the trainer rotates halves: the rows of queries and keys are
+// reordered, and the model must not change.
 TEST(Training, AModelThatTurnsNeighboursGoesOnAsItWas) {
     auto gguf = std::make_shared<Model>(
         load_model(std::string(MR_SOURCE_DIR) + "/models/storyteller.gguf"));
@@ -261,9 +264,9 @@ TEST(Training, AModelThatTurnsNeighboursGoesOnAsItWas) {
                             std::span<const std::int32_t>(ids).subspan(1, kSeq));
     double expected = 0;
     for (const double loss : nll) expected += loss / kSeq;
-    // The other rounds activations to 8 bits where weights have 8.
+    // The other path rounds activations to 8 bits for 8-bit weights.
     EXPECT_NEAR(ours, expected, 0.03 * expected);
-    EXPECT_LT(expected, 4);  // a model that knows something: wrong rows would show
+    EXPECT_LT(expected, 4);  // a trained model: wrong rows would show
 }
 
 TEST(Training, LearnsOneBatchByHeart) {
@@ -308,7 +311,7 @@ TEST(Training, AccumulatedHalvesAreOneWhole) {
 
 TEST(Training, GrainsAreAddedUpInABinaryTree) { test::every_grain_case(false); }
 
-// Ranges tile the buffer, each of one unit, and blocks tile the ranges.
+// Ranges tile the buffer, each within one unit, and blocks tile the ranges.
 TEST(Training, RangesAreUnitsOfTheModel) {
     for (const char* const family : {"llama2", "gpt2", "gpt-neox", "qwen3"}) {
         const Model model = load_model(std::string(MR_SOURCE_DIR) + "/tests/reference/" + family);
@@ -362,7 +365,8 @@ TEST(Training, AStepWithoutAFiniteGradientChangesNothing) {
     engine.get_state(after.data(), m.data(), v.data());
     EXPECT_EQ(std::memcmp(after.data(), broken.data(), after.size() * sizeof(float)), 0);
     EXPECT_EQ(m, std::vector<float>(m.size()));
-    // And the gradients are gone: with good parameters the next step is as if nothing had been.
+    // And the gradients are cleared: with good parameters the next step is as if nothing had
+    // happened.
     engine.set_state(params.data(), nullptr, nullptr);
     engine.accumulate(0, 1.0 / (kSequences * kSeq));
     const auto result = engine.update(recorded_adamw(1));
@@ -395,7 +399,7 @@ TEST(Training, LayoutsHoldEveryParameterOnce) {
         SCOPED_TRACE(family);
         const ModelSpec spec = open_huggingface(reference_folder(family), {}).spec;
         const ParamLayout layout = param_layout(spec);
-        std::int64_t end = 0, sum = 0, more = 0;  // more: behind the head
+        std::int64_t end = 0, sum = 0, more = 0;  // more: after the head
         for (const ParamLayout::Entry& entry : layout.entries) {
             EXPECT_GE(entry.offset, end);
             EXPECT_LT(entry.offset - end, kParamAlign + more);
@@ -411,7 +415,7 @@ TEST(Training, LayoutsHoldEveryParameterOnce) {
     }
 }
 
-// No matrix that a product reads has more rows than scratch is planned for: the head's are rounded
+// No matrix of a GEMM has more rows than scratch is planned for: the head's are rounded
 // up.
 TEST(Training, NoMatrixIsWiderThanTheWidest) {
     for (const char* family : kTrained) {
@@ -450,7 +454,7 @@ TEST(Training, NewParametersDependOnTheSeedAlone) {
         square += std::pow(static_cast<double>(w.embedding.f32()[i]), 2);
     }
     const auto count = static_cast<double>(w.embedding.shape.count());
-    // The deviation of a deviation measured from n draws is 1 / sqrt(2 n) of it.
+    // The relative standard error of a standard deviation from n draws is 1 / sqrt(2 n).
     EXPECT_NEAR(std::sqrt(square / count), 0.02, 4 * 0.02 / std::sqrt(2 * count));
     EXPECT_EQ(w.final_norm.f32()[0], 1.0f);
 }
@@ -470,7 +474,7 @@ TEST(Training, WhatDoesNotFitIsRefusedWithWhatWould) {
         EXPECT_NE(text.find("--batch"), std::string::npos) << text;
         EXPECT_NE(text.find("--recompute full"), std::string::npos) << text;
     }
-    // The less is kept, the less is planned.
+    // The less is kept, the smaller the plan.
     options.shape.sequences = 64;
     const auto total = [&](Recompute recompute) {
         options.recompute = recompute;

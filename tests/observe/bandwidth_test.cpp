@@ -17,7 +17,7 @@ TEST(Bandwidth, IsPlausible) {
     EXPECT_EQ(measured.buffer_bytes, std::size_t{64} << 20);
     EXPECT_GE(measured.best, measured.median);
     EXPECT_GT(measured.median, 50e6);  // slower than any memory, even under a sanitizer
-    EXPECT_LT(measured.best, 20e12);   // faster than any: the sum would have been left out
+    EXPECT_LT(measured.best, 20e12);   // more than any: the sum would have been optimised away
 }
 
 TEST(Bandwidth, BufferIsLargerThanTheCacheAndFitsIntoMemory) {

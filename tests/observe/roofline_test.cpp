@@ -14,8 +14,8 @@ Stage stage(const char* name, int layer, double begin, double seconds, std::uint
     return {OpKind::linear, name, layer, {1, read, written, flops, seconds}, begin};
 }
 
-// Two decode steps of two layers on a machine that reads 100 B/s and does 1000 FLOP/s. A step takes
-// 10 s for the host: qkv [0.5, 1.5) and [2, 3), attention [1.5, 2) and [3, 4), head [5, 9).
+// Two decode steps of two layers on a machine with 100 B/s and 1000 FLOP/s. A step takes 10 s on
+// the host: qkv [0.5, 1.5) and [2, 3), attention [1.5, 2) and [3, 4), head [5, 9).
 std::vector<Step> two_steps() {
     Step step{"decode", 1, 0, 10, {}, 0, 4};
     step.stages = {stage("qkv", 0, 0.5, 1, 40, 10, 100), stage("attention", 0, 1.5, 0.5, 5, 5, 450),
@@ -55,7 +55,7 @@ TEST(Roofline, CountsPassesThatFillInTokens) {
     EXPECT_FALSE(
         roofline_json(make_roofline(steps, "decode", kCeilings)).contains("tokens_per_pass"));
     steps[1].tokens = 4;
-    steps[1].made = 0;  // a block that is not complete
+    steps[1].made = 0;  // an incomplete block
     steps[2].tokens = 4;
     steps[2].made = 3;
     const Roofline r = make_roofline(steps, "decode", kCeilings);
@@ -84,7 +84,7 @@ TEST(Roofline, HoldsEachStageAgainstTheRoofThatBindsIt) {
     // attention: 40 B are 0.4 s, 1800 FLOPs 1.8 s; it took 3.
     EXPECT_EQ(r.stages[1].roof, Roof::matrix);
     EXPECT_DOUBLE_EQ(r.stages[1].of_ceiling, 0.6);
-    // head: 1800 B are 18 s; it took 8, so a cache had them.
+    // head: 1800 B are 18 s; it took 8, so they came from a cache.
     EXPECT_DOUBLE_EQ(r.stages[2].of_ceiling, 18.0 / 8);
     EXPECT_NE(roofline_table(r).find("came out of a cache"), std::string::npos);
 
@@ -124,7 +124,7 @@ TEST(Roofline, CountsHostDeviceBytesAToken) {
     EXPECT_NE(roofline_table(decode).find("device to host 4 B a token"), std::string::npos);
 }
 
-// What a table costs is no cost of a token, and is not hidden either.
+// The cost of recording is not part of a token's, but it is not hidden either.
 TEST(Roofline, StampsAreCountedApart) {
     std::vector<Step> steps = two_steps();
     for (Step& step : steps) {

@@ -9,7 +9,7 @@
 namespace mr::observe {
 namespace {
 
-// Ten steps that read 2 MB each in a second altogether, on a machine that reads 40 MB/s.
+// Ten steps that read 2 MB each in one second in all, on a machine that reads 40 MB/s.
 RunReport ten_steps() {
     RunReport report;
     report.load_seconds = 0.25;
@@ -28,7 +28,7 @@ TEST(RunReport, RatesFollowFromTheLedger) {
     const RunReport report = ten_steps();
     EXPECT_DOUBLE_EQ(report.tokens_per_second(), 10);
     EXPECT_DOUBLE_EQ(report.prefill_tokens_per_second(), 10);
-    EXPECT_DOUBLE_EQ(report.bytes_per_token(), 2e6);  // what is written is not read
+    EXPECT_DOUBLE_EQ(report.bytes_per_token(), 2e6);  // writes do not count
     EXPECT_DOUBLE_EQ(report.bytes_per_second(), 20e6);
     EXPECT_DOUBLE_EQ(report.fraction_of_bandwidth(), 0.5);
 }

@@ -76,7 +76,7 @@ TEST(Trace, AStageSaysWhereItWasAndWhatItMoved) {
     EXPECT_NEAR(device[1]["args"]["percent_of_read_ceiling"].get<double>(), 100 * 1024 / 0.02 / 1e6,
                 1e-9);
     EXPECT_FALSE(device[2]["args"].contains("layer"));
-    EXPECT_FALSE(device[2]["args"].contains("gb_s"));  // it took no time that could be measured
+    EXPECT_FALSE(device[2]["args"].contains("gb_s"));  // too short to be measured
     ASSERT_EQ(host.size(), 3u);
     EXPECT_EQ(host[0]["name"], "load");
 }

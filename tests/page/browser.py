@@ -1,4 +1,4 @@
-"""Chromium through Selenium, as the tests of the page drive it."""
+"""Chromium through Selenium, for the tests of the page."""
 import os
 import pathlib
 import shutil

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The page in Chromium, against a mock of the server: what a user does, and what may go wrong."""
+"""The page in Chromium, against a mock server: user actions, and errors."""
 import json
 import pathlib
 import tempfile
@@ -94,7 +94,7 @@ class Chat(PageTest):
         self.get("new").click()
         self.send("slow pears", wait=False)
         self.wait(lambda: len(self.answers()) and self.answers()[-1])
-        self.all(".chat")[1].click()  # while the other streams
+        self.all(".chat")[1].click()  # while the other one streams
         self.assertEqual(self.answers(), ["You said: apples"])
         self.assertTrue(self.get("send").is_displayed())
         self.all(".chat")[0].click()

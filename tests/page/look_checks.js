@@ -1,5 +1,5 @@
-// Checks of what is on the page now, in the manner of axe; look_test.py runs them there. Each
-// returns lines that say what is wrong.
+// Checks of the current page, similar to axe; look_test.py runs them there. Each returns lines that
+// say what is wrong.
 
 const shown = node => node.checkVisibility({ visibilityProperty: true, opacityProperty: false });
 
@@ -35,7 +35,7 @@ function structure() {
   return wrong;
 }
 
-// Every text stands out from what is behind it: 4.5 to 1, or 3 to 1 where it is large.
+// Every text has enough contrast with its background: 4.5 to 1, or 3 to 1 if it is large.
 function faint() {
   const parts = color => {
     const rgb = color.match(/[\d.]+/g).map(Number);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""How the page looks and is used: themes, languages, a phone, keyboard and screen reader, a
-thousand messages, and what is kept over a reload."""
+"""Look and use of the page: themes, languages, a phone, keyboard and screen reader, a thousand
+messages, and what survives a reload."""
 import time
 import unittest
 
@@ -80,7 +80,7 @@ class Settings(PageTest):
                   "min_p": "0.05", "max_tokens": "99", "seed": "3", "key": "k"}
         for name, value in values.items():
             self.all(f"[name={name}]")[0].send_keys(value)
-        self.all("[name=temperature]")[0].send_keys("e9")  # out of range: not taken
+        self.all("[name=temperature]")[0].send_keys("e9")  # out of range: rejected
         self.get("settings-close").click()
         self.driver.refresh()
         self.get("open-settings").click()
@@ -188,7 +188,7 @@ class Chinese(PageTest):
 
 class Long(PageTest):
     def best(self, enough, measure):
-        """Of three times, or the first that is enough: others may be using the machine."""
+        """The best of three times, or the first that is good enough: the machine may be busy."""
         least = measure()
         for _ in range(2):
             if least < enough:

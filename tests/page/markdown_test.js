@@ -39,7 +39,7 @@ function shortHtml(blocks, loose = true) {
   }).join('');
 }
 
-// What is wrong, as lines. Hostile text must cost no more than a multiple of its length.
+// Failures, as lines. Hostile text must take at most linear time.
 function markdownFailures(cases) {
   const wrong = [];
   for (const [text, expected] of cases) {

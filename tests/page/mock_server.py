@@ -1,7 +1,7 @@
-"""A server that streams as `millrace serve` does, for tests of the page; its answers are scripted.
+"""A server that streams like `millrace serve`, for tests of the page; its answers are scripted.
 
-The last user message's first word says what comes: see SCRIPTS. `server.seen` holds the bodies of
-requests for completions, `server.left` counts clients that left before the end.
+The first word of the last user message selects the script: see SCRIPTS. `server.seen` holds the
+bodies of completion requests, `server.left` counts clients that disconnected before the end.
 """
 import http.server
 import json

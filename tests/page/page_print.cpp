@@ -1,4 +1,4 @@
-// Prints what the program holds of the chat page, for quick_test.py: page, policy or tag.
+// Prints the program's copy of the chat page, for quick_test.py: page, policy or tag.
 #include <cstdio>
 #include <string_view>
 

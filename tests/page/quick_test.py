@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The page without a browser: is it in the program, does its policy fit it, does it stay at home,
-are both languages complete, and (where node is) does Markdown parse as it should."""
+"""The page without a browser: it is in the program, its policy matches, it loads nothing from
+elsewhere, both languages are complete, and (with node) Markdown is parsed correctly."""
 import base64
 import hashlib
 import os
@@ -61,7 +61,7 @@ class Embedded(unittest.TestCase):
 
 class AtHome(unittest.TestCase):
     def test_no_other_host(self):
-        # The name of SVG's namespace is the one address; nothing is fetched from it.
+        # SVG's namespace is the only address; nothing is fetched from it.
         text = printed("page").decode().replace("http://www.w3.org/2000/svg", "")
         self.assertEqual(re.findall(r"(?:https?:)?//[a-z0-9][\w.-]*\.[a-z]{2,}\b", text), [])
         self.assertEqual(re.findall(r"\b(?:src|srcset|action|ping)\s*=", text), [])

@@ -19,7 +19,7 @@ browser.skip_without_a_browser()
 
 
 class RealTest(PageTest):
-    """One server for a class; each test begins with an empty storage."""
+    """One server for a class; each test begins with empty storage."""
     arguments, model = (), ()
 
     @classmethod
@@ -49,7 +49,7 @@ class RealTest(PageTest):
             self.idle()
 
     def expected(self, said, **more):
-        """What the server answers to the same request by itself."""
+        """The server's own answer to the same request."""
         answer = self.server.ok("/v1/chat/completions", {
             "messages": [{"role": "user", "content": said}], **more})
         return answer["choices"][0]["message"]["content"]
@@ -58,7 +58,7 @@ class RealTest(PageTest):
         return self.messages()[-1][1]
 
     def answered(self):
-        """Statuses of the page itself, as the server wrote them down."""
+        """Statuses of requests for the page, from the server's log."""
         lines = [json.loads(line) for line in self.server.err if line.startswith(b"{")]
         return [line["status"] for line in lines if line["path"] == "/"]
 
@@ -67,7 +67,7 @@ class Chat(RealTest):
     arguments = ("--verbose-usage", "--sequences", 8)
 
     def keep_busy(self):
-        """Other texts beside the page's, so that its own takes its time."""
+        """Other texts beside the page's, so that its own takes longer."""
         left = threading.Event()
 
         def load():
@@ -192,7 +192,7 @@ class Chat(RealTest):
         usage = self.js("return chats.meters.get(chats.open.id).stats")
         for name in ("rate", "ttft", "bytes", "traffic", "prompt", "tokens"):
             self.assertGreater(usage[name], 0, name)
-        # A token reads all weights, and of its context a part.
+        # A token reads all weights, and part of its context.
         self.assertGreaterEqual(usage["bytes"], props["bytes_per_token"])
         self.assertLess(usage["bytes"], 3 * props["bytes_per_token"])
         self.keep_busy()
@@ -231,7 +231,7 @@ class Locked(RealTest):
         keys.write_text(cls.key + "\n")
         cls.arguments = ("--api-key-file", keys)
         super().setUpClass()
-        cls.real.key = cls.key  # the page has no models to show yet
+        cls.real.key = cls.key  # before that the page has no models to show
 
     def test_a_key_is_asked_for_and_sent(self):
         self.expected_errors = ["401"]

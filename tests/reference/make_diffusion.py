@@ -26,7 +26,7 @@ from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCa
 from make_reference import (VOCAB, Float64, fill, llama_shape, rope, write_json, write_weights)
 
 MASK = VOCAB - 1
-TOKENS = 40  # no whole number of the blocks of 16 and 32
+TOKENS = 40  # not a multiple of the blocks of 16 and 32
 
 LLADA_NAMES = [
     ("model.embed_tokens.", "model.transformer.wte."),
@@ -35,7 +35,7 @@ LLADA_NAMES = [
     ("lm_head.", "model.transformer.ff_out."),
     (".self_attn.o_proj.", ".attn_out."),
     (".self_attn.", "."),
-    (".mlp.gate_proj.", ".ff_proj."),  # the one that goes through the activation
+    (".mlp.gate_proj.", ".ff_proj."),  # the one with the activation
     (".mlp.up_proj.", ".up_proj."),
     (".mlp.down_proj.", ".ff_out."),
     (".input_layernorm.", ".attn_norm."),
@@ -128,7 +128,7 @@ VARIANTS = {
 
 
 def visible(block):
-    """[S, S], True where a query (row) sees a key (column)."""
+    """[S, S], True if a query (row) sees a key (column)."""
     at = torch.arange(TOKENS)
     if block == 0:
         return torch.ones(TOKENS, TOKENS, dtype=torch.bool)
@@ -162,7 +162,7 @@ def make(name, out):
     model_class, config, block, describe, rename = VARIANTS[name]
     config._attn_implementation = "eager"
     folder = out / name
-    # Gradients that were recorded with other programs stay.
+    # Gradients recorded by other programs stay.
     for file in ("config.json", "model.safetensors", "expected.safetensors"):
         (folder / file).unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -178,7 +178,7 @@ def make(name, out):
     scale = f64.abs().max().item()
     error = (f64 - f32).abs().max().item()
     assert error < 1e-4 * scale, (name, error, scale)
-    # The mask is what these models are about: another one gives something else entirely.
+    # The mask matters: another one gives entirely different results.
     for other in {0, 1, 8, 16, 32} - {block}:
         moved = (truth(model_class, config, weights, ids, visible(other))[0] - f64).abs().max()
         assert moved > 1, (name, other, moved)

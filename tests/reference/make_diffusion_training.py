@@ -30,7 +30,7 @@ SEQUENCES, SEQ, BLOCK = 2, 16, 4
 
 
 def allowed():
-    """[2 SEQ, 2 SEQ]: does row i see row j?"""
+    """[2 SEQ, 2 SEQ]: whether row i sees row j."""
     at = torch.arange(2 * SEQ)
     block, clean = at % SEQ // BLOCK, at >= SEQ
     same = block[:, None] == block[None, :]

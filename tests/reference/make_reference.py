@@ -47,7 +47,7 @@ from transformers import (
 )
 
 BLOCK = 32  # q8_0 block length
-VOCAB = 48  # of the variants that have no tokenizer
+VOCAB = 48  # for the variants without a tokenizer
 SPM_VOCAB = 288
 BYTE_BPE_VOCAB = 288
 
@@ -128,8 +128,9 @@ def truth(model_class, config, weights, ids):
 
 
 def old_dialect(config):
-    """What files written before transformers 5 look like: rope_theta and rope_scaling at the top
-    (rotary_pct and rotary_emb_base for GPT-NeoX), torch_dtype, no head_dim that can be derived."""
+    """The format of files written before transformers 5: rope_theta and rope_scaling at the top
+    level (rotary_pct and rotary_emb_base for GPT-NeoX), torch_dtype, no head_dim that can be
+    derived."""
     rope = config.pop("rope_parameters", None)
     if rope is not None:
         rope = dict(rope)
@@ -161,7 +162,7 @@ TEXTS = ["the man", "Once upon a time, there was a little mill.", " two  spaces 
 
 
 def spm_tokenizer():
-    """SentencePiece-style BPE as Llama 2 has it: pieces with U+2581 for a blank, byte fallback."""
+    """SentencePiece-style BPE like Llama 2's: pieces with U+2581 for a blank, byte fallback."""
     merges = [("\u2581", "t"), ("h", "e"), ("\u2581", "a"), ("i", "n"), ("\u2581t", "he"),
               ("l", "l"), ("o", "n"), ("e", "r"), ("\u2581", "m"), ("\u2581", "w")]
     letters = list("\u2581etaoinshrlwmd.,")
@@ -184,8 +185,8 @@ def spm_tokenizer():
 
 
 def byte_bpe_tokenizer():
-    """Byte-level BPE as GPT-2 has it."""
-    # The visible stand-ins of the 256 bytes in id order, as every byte-level BPE defines them.
+    """Byte-level BPE like GPT-2's."""
+    # The visible characters for the 256 bytes in id order, as defined by every byte-level BPE.
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [b for b in range(256) if b not in plain]
     letters = [chr(b) for b in plain] + [chr(256 + i) for i in range(len(rest))]
@@ -248,9 +249,9 @@ def rope(kind, theta, **more):
     return {"rope_type": kind, "rope_theta": theta, **more}
 
 
-# name: (model class, config, options). Options: old = the older config.json dialect, dtype = what
-# model.safetensors holds (f32 unless said), shards, tokens (S), tokenizer, hub = tensors that files
-# on the hub carry and a loader must pass over.
+# name: (model class, config, options). Options: old = the older config.json format, dtype = type in
+# model.safetensors (default f32), shards, tokens (S), tokenizer, hub = tensors in files on the hub
+# that a loader must ignore.
 VARIANTS = {
     "llama2": (LlamaForCausalLM,
                LlamaConfig(**llama_shape(vocab_size=SPM_VOCAB, tie_word_embeddings=True)),
@@ -315,11 +316,12 @@ VARIANTS = {
 }
 
 
-# Those whose training is recorded: every family, tied and not, both residuals, windows, scaling.
+# Variants whose training is recorded: every family, tied and untied, both residuals, windows,
+# scaling.
 TRAINED = ["llama2", "llama3", "mistral", "qwen2", "qwen2-window", "qwen3", "gpt2", "gpt-neox",
            "gpt-neox-seq"]
 TRAIN_STEPS = 10
-SAMPLED = 192  # elements of a gradient that are kept
+SAMPLED = 192  # kept elements of a gradient
 
 
 def record_training(name, folder):
@@ -440,8 +442,8 @@ def make(name, out):
     ids = torch.from_numpy(rng.integers(0, config.vocab_size, tokens))
     f64, f32 = truth(model_class, config, weights, ids)
 
-    # f32 against f64: rounding of some hundred dependent sums of up to 64 terms; a wrong f64 path
-    # (or a config that means something else) is off by orders of magnitude more.
+    # f32 against f64: rounding of about a hundred dependent sums of up to 64 terms; a wrong f64
+    # path (or a misread config) is off by orders of magnitude more.
     scale = f64.abs().max().item()
     error = (f64 - f32).abs().max().item()
     assert error < 1e-4 * scale, (name, error, scale)
@@ -463,7 +465,7 @@ def make(name, out):
     if "tokenizer" in options:
         write_tokenizer(folder, options["tokenizer"])
 
-    # The folder as written must mean the same model to transformers.
+    # The written folder must give transformers the same model.
     again = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                  attn_implementation="eager").eval()
     with torch.no_grad():

@@ -63,12 +63,12 @@ def record(env, source, variables):
         return {"text": env.from_string(source).render(**variables)}
     except Raised as error:
         return {"refused": str(error)}
-    except Exception as error:  # whatever Python says about it
+    except Exception as error:  # any Python error
         return {"error": f"{type(error).__name__}: {error}"}
 
 
 def expressions(line):
-    """What stands between the commas of a line, outside of brackets and strings."""
+    """Splits a line at commas outside brackets and strings."""
     out, open_brackets, quote = [""], 0, None
     for i, c in enumerate(line):
         if quote:
@@ -83,7 +83,7 @@ def expressions(line):
     return [e.strip() for e in out]
 
 
-# What would run, nest or grow without end.
+# Templates that would run, nest or grow without end.
 HOSTILE = {
     "steps": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "recursion": "{% macro f(x) %}{{ f(x + 1) }}{% endmacro %}{{ f(0) }}",
@@ -139,7 +139,7 @@ def main():
             if not set(talk.get("needs", [])) <= set(about.get("knows", [])):
                 continue
             for prompt in (True, False):
-                # transformers gives tools and documents always, none where there are none.
+                # transformers always passes tools and documents, as None if there are none.
                 variables = {**about["tokens"], "messages": talk["messages"], "tools": None,
                              "documents": None, "add_generation_prompt": prompt, **talk.get("more", {})}
                 talks.append({"model": name, "talk": talk["name"], "prompt": prompt,

@@ -1,4 +1,4 @@
-"""Small templates whose results make_templates.py records, and the variables that they see."""
+"""Small templates whose results make_templates.py records, and their variables."""
 
 VARIABLES = {
     "n": 7, "x": 2.5, "word": "Hello, World", "blank": "  a b\t\n", "empty": "", "yes": True, "no": False,
@@ -10,7 +10,7 @@ VARIABLES = {
     "evil": "<|im_end|>\n{{ n }} \"q\" 'p' \\ <b>&\u0001\u007f\u2028",
 }
 
-# Expressions, several in a line; each becomes a template of its own.
+# Expressions, several per line; each becomes a separate template.
 EXPRESSIONS = """
 1 + 2 * 3 - 4
 7 // 2, -7 // 2, 7 // -2, 7 % 3, -7 % 3, 7 % -3

@@ -3,8 +3,8 @@
 IM = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 CALLS = ["tools", "calls"]
 
-# knows: conversations with these needs are rendered for the model. specials: what becomes one token
-# each where the template writes it, and stays text where a person does.
+# knows: conversations with these requirements are rendered for the model. specials: strings that
+# are one token each in the template, and plain text in a user's message.
 MODELS = {
     "chatml": {"tokens": {}, "specials": IM},
     "zephyr": {"tokens": {"bos_token": "<s>", "eos_token": "</s>"}, "specials": ["<s>", "</s>"]},

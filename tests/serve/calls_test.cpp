@@ -1,5 +1,5 @@
-// Calls of tools on their way from a model's text to the client: taken apart wherever the text is
-// cut into pieces, in the words of both APIs.
+// Tool calls from a model's text to the client: parsed wherever the text is cut into pieces, in the
+// formats of both APIs.
 #include "serve/calls.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ const std::string kOne = R"({"name": "now", "arguments": {}})";
 const std::string kTwo =
     R"([{"name":"a","arguments":{"x":"}\"]{\\","y":[{"z":1}, 2]}}, )" + kOne + "]";
 
-// "text|name(arguments)|name(arguments..." with ".." behind what was cut.
+// "text|name(arguments)|name(arguments..." with ".." after what was cut off.
 std::string shown(const CalledText& made) {
     std::string out = made.text;
     for (const CalledText::Call& call : made.calls) {
@@ -49,7 +49,7 @@ TEST(CallReader, TextAndCalls) {
     EXPECT_EQ(shown(read_calls(kTagged, "<tool_<tool_call>" + kOne)), "<tool_|now({})");
 }
 
-// A text may end anywhere: what was no call yet is text, and nothing is there twice.
+// A text may end anywhere: an incomplete call is text, and nothing is repeated.
 TEST(CallReader, CutAnywhere) {
     for (std::size_t end = 0; end < kOne.size(); ++end) {
         const std::string cut = kOne.substr(0, end);
@@ -112,7 +112,7 @@ std::vector<formats::JsonDocument> events_of(const std::string& wire) {
     return out;
 }
 
-// What a client of OpenAI's makes of a stream, and its finish_reason.
+// How an OpenAI client reads a stream, and its finish_reason.
 std::string openai_stream(const std::string& wire) {
     CalledText made;
     std::string reason;
@@ -194,7 +194,7 @@ TEST(Calls, StreamsHaveTheSameWhereverTheyAreCut) {
     }
 }
 
-// A text that max_tokens cut, wherever it did, says so in a stream and in a whole answer.
+// A text cut off by max_tokens at any place says so in a stream and in a whole answer.
 TEST(Calls, CutTextsSayLengthInStreamsAndWholeAnswers) {
     for (std::size_t size = 1; size < kTwo.size(); ++size) {
         const std::string text = kTwo.substr(0, size);
@@ -232,7 +232,7 @@ TEST(Calls, WholeAnswers) {
     ASSERT_EQ(message.root()["content"].size(), 2U);
     EXPECT_EQ(message.root()["content"][0]["input"]["x"].text(), "}\"]{\\");
 
-    // A call that was cut is not one to be made.
+    // A call that was cut off must not be made.
     const std::string cut = R"({"name":"a","arguments":{"x":"y)";
     const auto half = whole(cut, false, length);
     EXPECT_EQ(half.root()["choices"][0]["finish_reason"].text(), "length");
@@ -247,7 +247,7 @@ const char* const kTwoTools = R"([
         "properties":{"to":{"enum":["}{\"","hill"]},"by":{"type":"integer"}}}}},
     {"type":"function","function":{"name":"stay"}}])";
 
-// A text of tokens drawn at random from those that may come.
+// A text of tokens drawn at random from the allowed ones.
 std::string drawn(ops::TokenFilter& filter, std::mt19937& random, int most) {
     std::string out;
     for (int i = 0; i < most && !filter.finished(); ++i) {
@@ -322,7 +322,7 @@ TEST(Grammars, AreMadeOnceAndBounded) {
     EXPECT_NO_THROW(ask("wrong"));
 }
 
-// Requests that wait hold their grammars: equal ones are one, and all have a bound in bytes.
+// Waiting requests hold their grammars: equal ones are shared, and all have a limit in bytes.
 TEST(Grammars, OfRequestsThatWaitAreSharedAndBounded) {
     const auto tokenizer = text::Tokenizer::bytes(256);
     const auto one = std::make_shared<text::grammar::Vocabulary>(*tokenizer, 256);
@@ -341,7 +341,7 @@ TEST(Grammars, OfRequestsThatWaitAreSharedAndBounded) {
     std::vector<Grammars::MakeFilter> waiting;
     for (std::size_t i = 0; i < most; ++i) waiting.push_back(ask(std::to_string(i)));
     EXPECT_EQ(made, static_cast<int>(most));
-    waiting.push_back(ask("0"));  // not in the cache any more, and there
+    waiting.push_back(ask("0"));  // no longer in the cache, but still held
     EXPECT_EQ(made, static_cast<int>(most));
     try {
         waiting.push_back(ask("one more"));
@@ -353,7 +353,7 @@ TEST(Grammars, OfRequestsThatWaitAreSharedAndBounded) {
     EXPECT_NO_THROW(ask("1"));
     waiting.clear();
     EXPECT_NO_THROW(ask("one more"));
-    // Grammars that the cache alone holds go first.
+    // Grammars held only by the cache are evicted first.
     Grammars small(*tokenizer, 256, {}, each + each / 2);
     for (const char* key : {"a", "b", "c"}) {
         EXPECT_NO_THROW(small.filter(key, text::grammar::network_of_any_object)) << key;

@@ -1,4 +1,4 @@
-// The desk over a tiny model: turns, bounds, and that requests do not feel each other.
+// The desk over a tiny model: turns, limits, and independence of requests.
 #include "serve/desk.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kLong = 30000;  // tokens of a text that does not end by itself before a test does
+constexpr int kLong = 30000;  // tokens of a text that does not end before its test
 
 std::shared_ptr<const model::Model> tiny() {
     static const auto model =
@@ -23,7 +23,7 @@ std::shared_ptr<const model::Model> tiny() {
     return model;
 }
 
-// What came, and when it was over.
+// Records what arrived, and when it was over.
 class Kept : public Sink {
   public:
     explicit Kept(int choices = 1, std::atomic<int>* order = nullptr)
@@ -165,7 +165,7 @@ TEST_F(DeskTest, TextsAreTheSameAloneAndTogether) {
     EXPECT_GT(metrics_.flops, 0U);
 }
 
-// One whose text is held up at its first piece.
+// A sink that blocks at its first piece of text.
 class Held : public Kept {
   public:
     using Kept::Kept;
@@ -202,7 +202,7 @@ TEST_F(DeskTest, TheEngineDoesNotWaitForSinks) {
     }
     EXPECT_EQ(metrics_.generated_tokens, before + 40);
     desk_->drain();
-    EXPECT_FALSE(desk_->wait_drained(50ms));  // what was made has not arrived
+    EXPECT_FALSE(desk_->wait_drained(50ms));  // finished text has not arrived yet
     held->let_go();
     EXPECT_TRUE(desk_->wait_drained(30s));
     EXPECT_TRUE(held->wait(0s));
@@ -218,7 +218,7 @@ TEST_F(DeskTest, ClientsTakeTurns) {
     const KeptPtr modest = ask("b", work("The dog", 8, 1), &order);
     for (const KeptPtr& kept : greedy) ASSERT_TRUE(kept->wait());
     ASSERT_TRUE(modest->wait());
-    EXPECT_LE(modest->place, 3);  // behind those that ran already, before the others
+    EXPECT_LE(modest->place, 3);  // after those already running, before the others
 }
 
 TEST_F(DeskTest, TheQueueHasABound) {
@@ -280,7 +280,7 @@ TEST_F(DeskTest, OneThatLeavesOrFailsEndsAlone) {
     EXPECT_LT(leaves->pieces, kLong);
     EXPECT_EQ(waits->pieces, 0);
     EXPECT_EQ(metrics_.running, 0);
-    EXPECT_EQ(metrics_.cache_free, metrics_.cache_tokens);  // every page is back
+    EXPECT_EQ(metrics_.cache_free, metrics_.cache_tokens);  // every page is free again
     EXPECT_THROW(ask("a", work("x", 1, 1)), Failure);
 }
 
@@ -327,10 +327,10 @@ TEST_F(DeskTest, VectorsBesideTexts) {
     EXPECT_EQ(mean->wait(), alone);
     const auto other = last->wait();
     ASSERT_TRUE(kept->wait());
-    EXPECT_EQ(kept->texts, first->texts);  // no bit of it depends on what runs between
+    EXPECT_EQ(kept->texts, first->texts);  // its bits do not depend on concurrent work
     ASSERT_EQ(alone.size(), 2U);
     EXPECT_NE(other[0], alone[0]);
-    // One token: its mean is itself, but for a token of the beginning.
+    // One token: the mean is its own vector, unless a beginning-of-text token is added.
     for (const std::vector<float>& vector : alone) {
         double square = 0;
         for (const float x : vector) square += double{x} * x;

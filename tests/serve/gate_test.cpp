@@ -1,4 +1,4 @@
-// Who may ask, and the fields that requests may have.
+// Access control, and the fields of requests.
 #include "serve/gate.h"
 
 #include <gtest/gtest.h>
@@ -150,7 +150,7 @@ TEST(Fields, TypesAndRanges) {
     EXPECT_EQ(refused(R"({"prompt":"a"})", "tokenize"), "");
 }
 
-// An error says what was sent and what is taken.
+// An error says what was sent and what is accepted.
 TEST(Fields, ErrorsSayWhatWasSent) {
     const auto message = [](const std::string& field) {
         try {
@@ -173,7 +173,7 @@ TEST(Fields, ErrorsSayWhatWasSent) {
     EXPECT_EQ(message(R"("suffix":"ab")"), "'suffix' has 2 bytes, and must be 0 bytes");
 }
 
-// docs/server.md has the tables as they are.
+// docs/server.md contains the current tables.
 TEST(Fields, TheDocumentationHasTheTables) {
     std::ifstream file(std::string(MR_SOURCE_DIR) + "/docs/server.md");
     std::stringstream text;

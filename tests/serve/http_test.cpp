@@ -1,4 +1,4 @@
-// The transport alone: connections as a client sees them, over sockets of its own.
+// Only the transport: connections as a client sees them, over the test's own sockets.
 #include "serve/http.h"
 
 #include <arpa/inet.h>
@@ -45,7 +45,7 @@ class Client {
             text.remove_prefix(static_cast<std::size_t>(n));
         }
     }
-    // What comes until `end` is there, the server closes, or too much time has passed.
+    // Bytes received until `end` is there, the server closes, or the time is over.
     std::string until(std::string_view end, std::chrono::milliseconds most = 5s) {
         std::string out;
         const auto deadline = std::chrono::steady_clock::now() + most;
@@ -155,7 +155,7 @@ std::string post(const std::string& path, const std::string& body, const std::st
 TEST_F(Http, OneConnectionHasManyRequestsInTheirOrder) {
     start();
     Client client(server_->port());
-    // At once, with one that a worker answers between those that are answered at once.
+    // Pipelined, with one request for a worker between those answered at once.
     client.send(get("/a") + post("/b", "body") + get("/stream") + get("/c"));
     const std::string all = client.until("GET /c ");
     std::size_t at = 0;
@@ -193,7 +193,7 @@ TEST_F(Http, HeadAndOldVersion) {
     const std::string head = client.until("\r\n\r\n");
     EXPECT_NE(head.find("Content-Length: 8\r\n"), std::string::npos) << head;
     EXPECT_TRUE(head.ends_with("\r\n\r\n"));
-    // HTTP/1.0 knows no chunks: the stream ends with the connection.
+    // HTTP/1.0 has no chunks: the stream ends with the connection.
     const std::string old = ask("GET /stream HTTP/1.0\r\n\r\n");
     EXPECT_TRUE(old.ends_with("\r\n\r\ndata: a\n\ndata: b\n\n")) << old;
     EXPECT_EQ(old.find("chunked"), std::string::npos);
@@ -226,7 +226,7 @@ TEST_F(Http, WhatIsNoRequestIsRefused) {
         {get("/", "X: " + std::string(17000, 'x') + "\r\n"), "431"},
         {get("/", "X\x01: a\r\n"), "400"},
         {"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "400"},
-        // A line of a chunk, and what comes behind the last, are no longer than a head.
+        // The line of a chunk, and the trailer, are no longer than a head.
         {fmt::format("POST / HTTP/1.1\r\n{}Transfer-Encoding: chunked\r\n\r\n1;a={}", kHost,
                      std::string(40000, 'x')),
          "431"},
@@ -337,7 +337,7 @@ TEST_F(Http, OneClientHasABoundOfItsOwn) {
         }
         return server_->connections();
     };
-    // Ended connections do not count: more come than may be at once.
+    // Closed connections do not count: more come in all than are allowed at once.
     for (int i = 0; i < 3; ++i) {
         ASSERT_EQ(count(0), 0U);
         Client one(server_->port()), two(server_->port()), three(server_->port());
@@ -372,12 +372,12 @@ TEST_F(Http, AStreamThatIsNotReadIsCut) {
     for (int i = 0; i < 500 && answers_ == 0; ++i) std::this_thread::sleep_for(10ms);
     EXPECT_EQ(answers_, 1);
     EXPECT_EQ(whole_, 0);
-    EXPECT_LT(flooded_, 5000);  // of 1,000 bytes: what the system and the bound hold
+    EXPECT_LT(flooded_, 5000);  // of 1,000 bytes: what the system and the limit hold
 }
 
 TEST_F(Http, AClientThatLeavesIsSeen) {
     start();
-    for (const bool half : {false, true}) {  // at once, or after it has ended its side
+    for (const bool half : {false, true}) {  // at once, or after closing its side
         left_ = false;
         Client client(server_->port());
         client.send(get("/wait"));
@@ -406,7 +406,7 @@ TEST_F(Http, AClientThatEndsItsSideIsAnswered) {
     EXPECT_TRUE(answer.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n")) << answer;
     EXPECT_TRUE(answer.ends_with("waited")) << answer;
     EXPECT_TRUE(client.closed());
-    // All that it asked before; what it has not finished is refused.
+    // Everything it asked before; the unfinished request is refused.
     Client many(server_->port());
     many.send(post("/a", "1") + get("/stream") + get("/b") + "GET /c HT");
     many.half_close();
@@ -414,7 +414,7 @@ TEST_F(Http, AClientThatEndsItsSideIsAnswered) {
     EXPECT_NE(all.find("POST /a 1"), std::string::npos) << all;
     EXPECT_NE(all.find("GET /b HTTP/1.1 400 "), std::string::npos) << all;
     EXPECT_TRUE(many.closed());
-    // HTTP/1.0 has no interim answer that would tell the two apart.
+    // HTTP/1.0 has no interim answer that would distinguish the two.
     go_ = false;
     Client old(server_->port());
     old.send("GET /wait HTTP/1.0\r\n\r\n");

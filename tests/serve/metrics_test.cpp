@@ -1,4 +1,4 @@
-// What /metrics says, and the names that dashboards for vLLM ask for.
+// The text of /metrics, and the names that dashboards for vLLM use.
 #include "serve/metrics.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST(Metrics, DashboardsFindTheirNames) {
     EXPECT_TRUE(has(text,
                     "vllm:request_success_total{model_name=\"a \\\"model\\\"\","
                     "finished_reason=\"stop\"} 0"));
-    // Every name is told once, before its values.
+    // Every name is declared once, before its values.
     for (std::size_t at = text.find("# TYPE "); at != std::string::npos;
          at = text.find("# TYPE ", at + 1)) {
         const std::string line = text.substr(at, text.find('\n', at) - at);

@@ -1,5 +1,5 @@
-// The checker of stories: all of the storybook's are well-formed, other words may be, and each kind
-// of bad story is found out with its reason.
+// The story checker: all stories of the storybook are well-formed, other wordings may be, and each
+// kind of fault is found with its reason.
 #include "story/story_check.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST(StoryCheck, OtherWordsCanBeWellFormed) {
     EXPECT_TRUE(reworded.well_formed()) << problems(reworded);
     EXPECT_FALSE(reworded.by_grammar);
 
-    // A wish that no plot of the storybook has.
+    // A wish that is in no plot of the storybook.
     const StoryVerdict other = check_story(
         "There was a boy called Piet who lived on a boat.\n"
         "Piet wanted to hear the whole river sing. He listened at night, but it only mumbled.\n"
@@ -114,7 +114,7 @@ TEST(StoryCheck, HeroIsNamedAndStays) {
     expect_fault(replaced(kOwl, "a shy young girl named Mia. She had a puppy named Biscuit.",
                           "a shy young girl with a puppy."),
                  StoryFault::no_hero, "nobody");
-    // Somebody else lives on after the second paragraph.
+    // Another character takes over after the second paragraph.
     const std::size_t second = kOwl.find("\"It is no use");
     const StoryVerdict swapped =
         check_story(kOwl.substr(0, second) + replaced(kOwl.substr(second), "Mia", "Lily"));
@@ -127,7 +127,7 @@ TEST(StoryCheck, HeroIsNamedAndStays) {
 TEST(StoryCheck, Strangers) {
     expect_fault(replaced(kOwl, "Biscuit wagged", "Pepper wagged"), StoryFault::stranger, "Pepper");
     expect_fault(replaced(kOwl, "shouted Mia", "shouted Tom"), StoryFault::stranger, "Tom");
-    // Not a name of the storybook, but a name.
+    // A name that is not in the storybook.
     expect_fault(replaced(kOwl, "shouted Mia. Biscuit", "shouted Gwendolyn to Gwendolyn. Biscuit"),
                  StoryFault::stranger, "Gwendolyn");
 }
@@ -206,10 +206,10 @@ TEST(StoryCheck, WhatTheWishIsAboutComesAgain) {
     EXPECT_GT(gift, 10);
 }
 
-// Where the third paragraph begins.
+// Start of the third paragraph.
 std::size_t third(const std::string& story) { return story.find('\n', story.find('\n') + 1) + 1; }
 
-// How many stories a share is of: MILLRACE_STORIES, for the figures of docs/storybook.md.
+// Number of stories for a share: MILLRACE_STORIES, for the figures of docs/storybook.md.
 std::uint64_t stories_to_spoil() {
     const char* many = std::getenv("MILLRACE_STORIES");
     return many ? std::strtoull(many, nullptr, 10) : 160;
@@ -280,7 +280,7 @@ TEST(StoryCheck, WordsAndSentences) {
     ASSERT_EQ(text.paragraphs.size(), 2u);
     EXPECT_EQ(text.paragraphs[0], " oh said mr bell cat who is it ");
     EXPECT_TRUE(text.words[0].quoted && !text.words[1].quoted);
-    EXPECT_EQ(text.words[1].sentence, text.words[4].sentence);  // Mr. ends nothing
+    EXPECT_EQ(text.words[1].sentence, text.words[4].sentence);  // "Mr." ends no sentence
     EXPECT_NE(text.words[4].sentence, text.words[5].sentence);
     EXPECT_EQ(share_of(stems("carried the apples"), plain_words("She carries an apple.")), 1.0);
     EXPECT_EQ(share_of(stems("carried the apples"), plain_words("Nothing at all.")), 0.0);

@@ -13,7 +13,7 @@
 namespace mr::story {
 namespace {
 
-// Walks through every derivation of a grammar, like the digits of an odometer.
+// Enumerates every derivation of a grammar, like an odometer.
 class Odometer final : public Chooser {
   public:
     size_t choose(std::span<const uint32_t> weights, uint32_t) override {
@@ -63,7 +63,7 @@ Enumeration enumerate(const Grammar& grammar) {
     return all;
 }
 
-// Has everything the engine knows: weights, inline choices, empty alternatives, records that carry
+// Uses every feature of the engine: weights, inline choices, empty alternatives, records with
 // choices and bindings, exclusions from tables with unequal weights, and words that are prefixes.
 constexpr const char* kSmall = R"(
 @rule story
@@ -97,15 +97,16 @@ TEST(Grammar, EntropyIsThatOfEveryTextCounted) {
     double total = 0;
     for (const auto& [text, p] : all.texts) total += p;
     EXPECT_GT(all.derivations, 500u);
-    EXPECT_EQ(all.texts.size(), all.derivations);  // unambiguous, found the hard way
+    EXPECT_EQ(all.texts.size(), all.derivations);  // unambiguous by enumeration
     EXPECT_TRUE(grammar.ambiguities().empty());    // and by proof
-    // A sum of about a thousand terms of order 1, each to a few roundings.
+    // A sum of about a thousand terms of order 1, each with a few roundings.
     EXPECT_NEAR(total, 1.0, 1e-12);
     EXPECT_NEAR(grammar.entropy_nats(), all.entropy, 1e-11);
 }
 
 TEST(Grammar, EntropyByHand) {
-    // Nothing of the grammar's own arithmetic: the texts and their probabilities are counted here.
+    // Independent of the grammar's own arithmetic: the texts and their probabilities are counted
+    // here.
     //   "A sat."  1/4 * 2/3          "A ran." 1/4 * 1/3
     //   "B met C." 3/4 * 1/3 ("B") * 1/2, and so on for the ordered pairs of three, without
     //   repeats, weights 1, 1, 2: P(x) P(y | not x)
@@ -207,7 +208,7 @@ TEST(Storybook, MeanSurprisalAgreesWithExactEntropy) {
     const double mean = sum / kStories;
     const double error = std::sqrt((squares / kStories - mean * mean) / kStories);
     EXPECT_NEAR(mean, Storybook::entropy_nats(), 4 * error);
-    EXPECT_LT(error, 0.1);  // else the line above says little
+    EXPECT_LT(error, 0.1);  // otherwise the line above says little
 }
 
 TEST(Storybook, DependsOnSeedAndIndexAlone) {
@@ -229,7 +230,7 @@ TEST(Storybook, DependsOnSeedAndIndexAlone) {
 }
 
 TEST(Storybook, DrawsNeverChange) {
-    // The generator is part of the corpus: with another, "seed 1" would mean another book.
+    // The generator is part of the corpus: with another one, "seed 1" would be another book.
     Dice dice(1, 2);
     const std::vector<uint32_t> weights(1000, 1);
     std::vector<size_t> draws;
@@ -270,7 +271,7 @@ TEST(Storybook, ReadsLikeText) {
             }
             ASSERT_FALSE(c == ' ' && std::string(",.!?").find(next) != std::string::npos) << text;
             if (c == '"') {
-                // Quotes open at a word and close behind a mark, inside one paragraph.
+                // Quotes open before a word and close after a mark, inside one paragraph.
                 const bool opens = quotes++ % 2 == 0;
                 if (opens) {
                     ASSERT_FALSE(next_blank) << text;
@@ -300,7 +301,7 @@ TEST(Storybook, ReadsLikeText) {
     EXPECT_LE(Storybook::grammar().words().most, 260u);
 }
 
-// What the hero wears or carries in the beginning is what comes again in the end.
+// What the hero wears or carries at the beginning comes again at the end.
 TEST(Storybook, RemembersFromTheBeginningToTheEnd) {
     const auto says = Storybook::grammar().column_texts("keepsake", "says");
     const auto again = Storybook::grammar().column_texts("keepsake", "again");
@@ -324,7 +325,7 @@ TEST(Storybook, IsRich) {
     EXPECT_GT(size.alternatives, 2000u);
     EXPECT_GT(size.words, 3000u);
     EXPECT_GT(Storybook::entropy_nats(), 55.0);
-    // Draws from e^55 or more texts do not meet in a few thousand.
+    // Draws from e^55 or more texts do not collide within a few thousand.
     const Storybook book(21);
     std::unordered_map<std::string, uint64_t> seen;
     for (uint64_t i = 0; i < 20000; ++i) ASSERT_TRUE(seen.emplace(book.story(i).text, i).second);

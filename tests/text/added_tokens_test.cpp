@@ -34,7 +34,7 @@ std::string matches(const AddedTokens& tokens, std::string_view text, bool speci
     return out;
 }
 
-// What is meant, in as plain words as can be: at each place, every token is tried.
+// The plain definition: at each place, every token is tried.
 std::string tried(const std::vector<AddedToken>& tokens, std::string_view text, bool special,
                   std::span<const LiteralRange> literal) {
     const auto word = [&](std::size_t i) { return text[i] != ' ' && text[i] != '.'; };
@@ -61,7 +61,7 @@ std::string tried(const std::vector<AddedToken>& tokens, std::string_view text, 
             continue;
         }
         if (best->single_word && ((pos > 0 && word(pos - 1)) || (end < text.size() && word(end)))) {
-            pos = end;  // it uses up its text, as in Hugging Face's library
+            pos = end;  // it consumes its text, as in Hugging Face's library
             continue;
         }
         std::size_t begin = pos;
@@ -122,7 +122,7 @@ TEST(AddedTokens, AreThoseThatTryingEveryOneFinds) {
     EXPECT_GT(found, 3000u);
 }
 
-// A search that begins anew at every byte takes hours for these.
+// A search that restarts at every byte would take hours for these.
 TEST(AddedTokens, TakeTimeAsTheTextIsLong) {
     const std::string as(100000, 'a');
     const std::string text(std::size_t{1} << 20, 'a');

@@ -1,4 +1,4 @@
-// Files that no tokenizer can be made of: one Error that names the file and the field.
+// Invalid tokenizer files: one Error that names the file and the field.
 #include <unistd.h>
 
 #include <algorithm>
@@ -149,7 +149,7 @@ class TempFile {
   public:
     explicit TempFile(const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
     ~TempFile() { std::filesystem::remove(path); }
-    // One per process and per object: tests run side by side.
+    // One per process and per object: tests run in parallel.
     const std::string path = testing::TempDir() + "/millrace_text_" + std::to_string(getpid()) +
                              "_" + std::to_string(reinterpret_cast<std::uintptr_t>(this));
 };
@@ -275,7 +275,7 @@ TEST(BadGguf, NamesTheField) {
         "token 0");
 }
 
-// What is written can be read again, and says the same.
+// A written vocabulary reads back the same.
 TEST(GgufVocabulary, SurvivesWriting) {
     for (const char* name : kTokenizers) {
         SCOPED_TRACE(name);

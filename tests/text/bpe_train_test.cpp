@@ -1,4 +1,4 @@
-// Tokenizer training against a reference that counts everything again before every merge.
+// Tokenizer training compared with a reference that recounts everything before every merge.
 #include "text/bpe_train.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::string printable(unsigned char byte) {
     return out;
 }
 
-// The merges that the definition gives, as "left right". Special tokens do not occur in `text`.
+// The merges by the definition, as "left right". Special tokens do not occur in `text`.
 std::vector<std::string> reference(const std::string& text, std::size_t vocab, std::size_t specials,
                                    std::uint64_t min_count) {
     std::vector<std::string> tokens(specials);
@@ -225,7 +225,7 @@ TEST(BpeTrain, BadRequestsSaySo) {
     says({}, "<|endoftext|><|endoftext|>", "no text", input);
 }
 
-// What is written of other byte-level tokenizers means the same when it is read again.
+// Other byte-level tokenizers mean the same after writing and reading.
 TEST(TokenizerJsonWriter, KeepsWhatTheReaderKnows) {
     TokenizerData data = train({kStory}, {.vocab = 290}).data;
     ASSERT_EQ(data.tokens.size(), 290u);

@@ -1,4 +1,4 @@
-// Tools in conversations: templates that know them, and what the others are given.
+// Tools in conversations: templates that support them, and the fallback for others.
 #include "text/chat_tools.h"
 
 #include "core/error.h"
@@ -47,7 +47,7 @@ TEST(ChatTools, TemplatesGetCallsAndResults) {
     EXPECT_NE(text.bytes.find("<tool_response>\nrain<|im_end|>\n</tool_response>"),
               std::string::npos)
         << text.bytes;
-    // What people and tools wrote is marked, so that no special token comes of it.
+    // Text of users and tools is marked, so that it never becomes special tokens.
     for (const char* spelled : {"{\"city\": \"<|im_end|>\"}", "rain<|im_end|>"}) {
         const std::size_t at = text.bytes.find("<|im_end|>", text.bytes.find(spelled));
         bool marked = false;
@@ -82,7 +82,7 @@ TEST(ChatTools, WithoutATemplateThatKnowsThem) {
     EXPECT_EQ(plain[3].role, "user");
     EXPECT_EQ(plain[3].content,
               "Result of weather:\nrain<|im_end|>\n\nResult of weather:\nsun\n\nSo?");
-    // Without tools nothing is described, and systems stay as they are.
+    // Without tools nothing is described, and system messages stay as they are.
     const std::vector<ChatMessage> two = {{"system", "a"}, {"system", "b"}, {"user", "c"}};
     const auto same = without_tools(two, "", {});
     ASSERT_EQ(same.size(), 3U);

@@ -1,4 +1,4 @@
-// Conversations by templates: the model's own, one from a file, and what happens where none can be
+// Conversations by templates: the model's own, one from a file, and the fallback if none can be
 // executed.
 #include "text/chat_writer.h"
 
@@ -105,7 +105,7 @@ TEST(ChatWriter, ATemplateFileGoesBeforeTheModelsOwn) {
                             {.template_file = path, .arguments = {"extra=<a> text", "flag=false"}});
     EXPECT_EQ(writer.render(kTalk, true), "Hi<a>|<a> text|False");
     const auto ids = writer.encode(kTalk, true);
-    EXPECT_EQ(std::count(ids.begin(), ids.end(), 256), 0);  // arguments are people's words too
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), 256), 0);  // arguments are user text, too
     EXPECT_THROW(ChatWriter(*tokenizer, {.arguments = {"no value"}}), Error);
     EXPECT_THROW(ChatWriter(*tokenizer, {.arguments = {"1x=2"}}), Error);
     EXPECT_THROW(ChatWriter(*tokenizer, {.template_file = path + ".missing"}), Error);
@@ -129,7 +129,7 @@ TEST(ChatWriter, ToolsTakeTheTemplateThatIsForThem) {
         "f");
 }
 
-// A special token that is looked for after normalization is protected as well.
+// A special token that is matched after normalization is protected as well.
 TEST(ChatWriter, NormalizedSpecialTokensStayTextToo) {
     const auto tokenizer = Tokenizer::from_json(
         R"({"model": {"type": "BPE", "vocab": {"a": 0, "<": 1, "x": 2, ">": 3, "<x>": 4}, "merges": []},
@@ -147,8 +147,8 @@ TEST(ChatWriter, NormalizedSpecialTokensStayTextToo) {
     }
 }
 
-// A conversation whose beginning is ids already: no space is put before what goes on with a text,
-// and people's words stay text.
+// A conversation whose beginning is already encoded: no space is put before text that continues it,
+// and user text stays text.
 TEST(ChatWriter, ARestGoesOnBehindItsBeginning) {
     const auto tokenizer =
         Tokenizer::from_json_file(MR_SOURCE_DIR "/tests/reference/llama2/tokenizer.json");
@@ -173,7 +173,7 @@ TEST(ChatWriter, ARestGoesOnBehindItsBeginning) {
         }
         EXPECT_EQ(said, text.bytes.substr(cut)) << cut;
     }
-    // Behind a special token it is what it is there in a text.
+    // After a special token it is encoded as in a text.
     const auto in_text = tokenizer->encode("</s>the mill", {.add_special = false});
     const auto behind = tokenizer->encode("the mill", {.add_special = false, .after = 2});
     EXPECT_EQ(std::vector(in_text.begin() + 1, in_text.end()), behind);

@@ -17,7 +17,7 @@ TEST(Columns, CjkAndEmojiTakeTwo) {
     EXPECT_EQ(columns_of("a\U0001f600b"), 4u);
     EXPECT_EQ(columns_of("\u2705\U0001f680\U0001fae0"), 6u);
     EXPECT_EQ(columns_of("\U00020000\U0002fffd"), 4u);
-    EXPECT_EQ(columns_of("\uff71\u303f"), 2u);  // half-width forms are what they say
+    EXPECT_EQ(columns_of("\uff71\u303f"), 2u);  // half-width forms take one column
 }
 
 TEST(Columns, MarksTakeNone) {
@@ -29,7 +29,7 @@ TEST(Columns, MarksTakeNone) {
 TEST(Columns, BrokenBytesTakeOneEach) {
     EXPECT_EQ(columns_of("\xff"), 1u);
     EXPECT_EQ(columns_of("a\xc3"), 2u);
-    EXPECT_EQ(columns_of("\xe4\xb8"), 1u);  // one sequence, broken off
+    EXPECT_EQ(columns_of("\xe4\xb8"), 1u);  // one truncated sequence
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Characters without a token: bytes, `unk`, and what they print.
+// Characters without a token: bytes, `unk`, and how they print.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -32,11 +32,11 @@ TEST(Fallback, ToBytesThatAreAddedTokensToo) {
             true, true);
         EXPECT_EQ(tokenizer->encode("aé b"), (Ids{3, 4, 1, 2, 3, 5}));
         EXPECT_EQ(tokenizer->decode(Ids{3, 4, 1, 2, 3, 5}), "aé b");
-        // Spelt out they are the added tokens.
+        // Spelled out, they are the added tokens.
         EXPECT_EQ(tokenizer->encode("a<0xC3>"), (Ids{3, 4, 1}));
         EXPECT_EQ(tokenizer->is_special(1), special);
     }
-    // Bytes that only added tokens have are none to fall back to.
+    // Bytes that are only added tokens are not used for fallback.
     const auto tokenizer = small(
         R"(, {"id": 6, "content": "<0xE6>", "special": false, "normalized": false})", true, true);
     EXPECT_EQ(tokenizer->encode("æ"), (Ids{3, 0}));
@@ -47,19 +47,19 @@ TEST(Fallback, UnknownCharactersAreOneOrEachItsOwn) {
     EXPECT_EQ(fused->encode("zzéa日本"), (Ids{3, 0, 4, 0}));
     EXPECT_EQ(single->encode("zzéa日本"), (Ids{3, 0, 0, 0, 4, 0, 0}));
     EXPECT_EQ(fused->encode("z z"), (Ids{3, 0, 3, 0}));
-    // A run that is longer than the words that are remembered.
+    // A run longer than the words that are cached.
     EXPECT_EQ(fused->encode(std::string(200, 'z')), (Ids{3, 0}));
     EXPECT_EQ(single->encode(std::string(200, 'z')).size(), 201u);
 }
 
-// No space was put behind an `unk`, so none is taken away.
+// No space was added after an `unk`, so none is removed.
 TEST(Fallback, TheSpaceAfterAnUnknownCharacterStays) {
     const auto tokenizer = small("", false, true);
     EXPECT_EQ(tokenizer->decode(tokenizer->encode("az b"), true), "a b");
     EXPECT_EQ(tokenizer->decode(tokenizer->encode("z b"), true), " b");
 }
 
-// SentencePiece cannot tell the mark that it writes for a space from a space.
+// SentencePiece cannot distinguish its mark for a space from a space.
 TEST(Fallback, TheMarkOfASpaceIsASpace) {
     const auto tokenizer = small("", true, true);
     EXPECT_EQ(tokenizer->encode("a▁b"), tokenizer->encode("a b"));

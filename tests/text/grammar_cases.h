@@ -1,4 +1,4 @@
-// What the tests of grammars share.
+// Shared by the tests of grammars.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ inline void expect_texts(std::string_view schema, std::initializer_list<std::str
     for (const std::string_view text : bad) EXPECT_FALSE(matches(network, text)) << text;
 }
 
-// The schema is refused, in words that have `part`.
+// The schema is refused, with `part` in the error.
 inline void expect_refused(std::string_view schema, std::string_view field, std::string_view part) {
     SCOPED_TRACE(schema.substr(0, 200));
     try {

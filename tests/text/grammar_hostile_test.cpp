@@ -1,4 +1,4 @@
-// Schemas that explode end in an error or a grammar, soon.
+// Schemas that explode quickly give an error or a grammar.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -11,7 +11,7 @@ namespace {
 
 class GrammarHostile : public testing::Test {
   protected:
-    // Sanitized code takes its time.
+    // Sanitized code is slower.
     ~GrammarHostile() override {
 #ifndef MR_SANITIZED
         const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start_;
@@ -33,11 +33,11 @@ std::string list_of(std::size_t count, const auto& one) {
 }
 
 TEST_F(GrammarHostile, Nesting) {
-    // The reader says no before the grammar is asked.
+    // The JSON reader refuses it first.
     std::string deep;
     for (int i = 0; i < 10000; ++i) deep += R"({"items":)";
     EXPECT_THROW(json(deep + "{}" + std::string(10000, '}')), Error);
-    // As deep as it lets through: deeper than values may be, so that inner ones are never written.
+    // As deep as it allows: deeper than values may be, so that inner ones are never written.
     std::string list, required;
     for (int i = 0; i < 150; ++i) list += R"({"type":"array","items":)";
     EXPECT_TRUE(matches(compiled(list + "{}" + std::string(150, '}')), "[[[]]]"));
@@ -60,7 +60,7 @@ TEST_F(GrammarHostile, Enums) {
         return "\"" + std::string(1 << 20, static_cast<char>('a' + i)) + "\"";
     });
     expect_refused("{\"enum\":" + longest + "}", "schema", "states and edges");
-    // Each of many properties below the bound.
+    // Each of many properties is below the limit.
     const auto other = [](std::size_t i) { return fmt::format("\"{:08} is its number\"", i); };
     std::string many = R"({"properties": {)";
     for (int i = 0; i < 60; ++i) {
@@ -69,7 +69,7 @@ TEST_F(GrammarHostile, Enums) {
     expect_refused(many + "}}", "schema", "states and edges");
 }
 
-// Each definition has two of the next: 2^45 ways, and 45 rules.
+// Each definition refers twice to the next: 2^45 ways, but 45 rules.
 TEST_F(GrammarHostile, ReferencesThatDouble) {
     std::string defs;
     for (int i = 0; i < 45; ++i) {
@@ -80,7 +80,7 @@ TEST_F(GrammarHostile, ReferencesThatDouble) {
     const std::string fine =
         R"({"$ref": "#/$defs/d0", "$defs": {)" + defs + R"(, "d45": {"type": "null"}}})";
     EXPECT_TRUE(matches(compiled(fine), R"({"a":{"b":{}},"b":{}})"));
-    // The same without objects between is taken apart, until there are too many ways.
+    // Without objects between them the references are expanded, until there are too many ways.
     for (const char* word : {"anyOf", "allOf", "oneOf"}) {
         std::string flat;
         for (int i = 0; i < 45; ++i) {
@@ -96,7 +96,7 @@ TEST_F(GrammarHostile, ReferencesThatDouble) {
             EXPECT_THROW(compiled(schema), Error) << word;
         }
     }
-    // Pairs of schemas joined in every way: more rules than there may be.
+    // Pairs of schemas joined in every way: more rules than allowed.
     std::string joined;
     for (int i = 0; i < 200; ++i) {
         joined += fmt::format(R"({}{{"additionalProperties": {{"properties": {{"x{}": {{"$ref": )"
@@ -150,7 +150,7 @@ TEST_F(GrammarHostile, WorkThatMultiplies) {
     EXPECT_THROW(compiled(R"({"type": "object", "required": )" + names + "}"), Error);
 }
 
-// A grammar in which nearly every byte leads to a state of its own: walks end, masks are right.
+// A grammar in which nearly every byte leads to a new state: walks end, and masks are correct.
 TEST_F(GrammarHostile, StatesThatMultiply) {
     const auto words = std::make_shared<const Vocabulary>(*Tokenizer::bytes(256));
     std::string patterns;
@@ -175,7 +175,7 @@ TEST_F(GrammarHostile, StatesThatMultiply) {
     EXPECT_GT(ends, 100);
 }
 
-// Two readings at every level: their number is bounded, and what is left is right.
+// Two readings at every level: their number is limited, and the remaining ones are correct.
 TEST_F(GrammarHostile, Ambiguity) {
     const std::string schema = R"({"$ref": "#/$defs/a", "$defs": {
         "a": {"anyOf": [{"type": "array", "items": {"$ref": "#/$defs/a"}},

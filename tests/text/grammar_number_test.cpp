@@ -1,4 +1,4 @@
-// Numbers between bounds, against arithmetic.
+// Numbers between bounds, compared with arithmetic.
 #include <fmt/format.h>
 
 #include "core/splitmix.h"

@@ -46,7 +46,7 @@ TEST(GrammarPattern, Syntax) {
     expect_strings("", {"", "anything"}, {});
     expect_strings("^$", {""}, {"a"});
     expect_strings("^a+?b*?$", {"ab", "aa"}, {"b"});
-    // One spelling: what JSON has a short escape for is written with it.
+    // One spelling: characters with a short escape in JSON are written with it.
     const Network network = compiled(with_pattern("^[\"/\\n\\\\]+$"));
     EXPECT_TRUE(matches(network, R"("\"/\n\\")"));
     EXPECT_FALSE(matches(network, R"("\/")"));
@@ -85,7 +85,7 @@ TEST(GrammarPattern, WhatIsNotSupportedIsSaid) {
 
 TEST(GrammarPattern, HostileOnesEndSoon) {
     const auto start = std::chrono::steady_clock::now();
-    // Linear here, whatever it is to those that try and take back.
+    // Linear here, while it is exponential for backtracking matchers.
     const Network network = compiled(with_pattern("^(a*)*b$"));
     EXPECT_TRUE(matches(network, "\"" + std::string(10000, 'a') + "b\""));
     EXPECT_FALSE(matches(network, "\"" + std::string(10000, 'a') + "\""));
@@ -95,7 +95,7 @@ TEST(GrammarPattern, HostileOnesEndSoon) {
     expect_bad("(a|b)*a(a|b){20}", "automaton of more than");
     expect_bad("([a-c]|[b-d]){5000}x([a-c]|[b-d]){5000}", "st");
     expect_bad(std::string(200, '(') + std::string(200, ')'), "too deep");
-    // Many that are nearly too large share one budget.
+    // Many patterns, each just below the limit, share one budget.
     std::string many = R"({"type": "object", "properties": {)";
     for (int i = 0; i < 200; ++i) {
         many += (i ? ",\"p" : "\"p") + std::to_string(i) +

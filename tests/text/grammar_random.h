@@ -100,7 +100,7 @@ class RandomSchema {
         }
     }
 
-    // Names differ between objects, so that those joined by allOf do not exclude each other.
+    // Names differ between objects, so that objects joined by allOf are compatible.
     std::string object(int depth) {
         std::string properties, required;
         const auto count = below(4);

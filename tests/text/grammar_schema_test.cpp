@@ -147,7 +147,7 @@ TEST(GrammarSchema, Combinations) {
         {"properties": {"b": {"type": "null"}, "a": {"maximum": 4}}, "required": ["b"]}]})",
                  {R"({"a":3,"b":null})", R"({"a":4,"b":null})"},
                  {R"({"a":5,"b":null})", R"({"a":2,"b":null})", R"({"a":3})"});
-    // Beside keywords of its own.
+    // Beside its own keywords.
     expect_texts(R"({"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"],
                      "anyOf": [{"properties": {"t": {"const": "x"}}},
                                {"properties": {"t": {"enum": ["y", "z"]}}}]})",

@@ -1,5 +1,5 @@
-// A plain validator of the schemas that the tests make, written from the keywords' definitions: it
-// shares nothing with the automaton.
+// A plain validator for the tests' schemas, written from the keywords' definitions: it shares
+// nothing with the automaton.
 #pragma once
 
 #include <regex>

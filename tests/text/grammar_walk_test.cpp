@@ -1,4 +1,4 @@
-// Random texts under masks: whatever is drawn, the end is a value that fits.
+// Random texts under masks: whatever is drawn, the result is a valid value.
 #include <array>
 #include <thread>
 
@@ -31,7 +31,7 @@ std::vector<std::int32_t> allowed(Constraint& constraint) {
     return out;
 }
 
-// Draws tokens until the text ends; after `free` of them, what closes it soonest.
+// Draws tokens until the text ends; after `free` of them, those that close it soonest.
 std::string walked(Constraint constraint, const Vocabulary& vocabulary, RandomSchema& random,
                    std::size_t free, std::vector<std::int32_t>* ids = nullptr) {
     std::string text;
@@ -46,7 +46,7 @@ std::string walked(Constraint constraint, const Vocabulary& vocabulary, RandomSc
         std::int32_t token = tokens[random.below(tokens.size())];
         if (step >= free) {
             if (constraint.complete()) return text;
-            // Brackets close nothing inside of a string, where any letter may follow.
+            // Brackets close nothing inside a string, where any letter may follow.
             const bool in_string = std::any_of(tokens.begin(), tokens.end(), [&](std::int32_t one) {
                 return vocabulary.bytes(one) == "z";
             });
@@ -69,7 +69,7 @@ std::string walked(Constraint constraint, const Vocabulary& vocabulary, RandomSc
 
 void check_random(const Tokenizer& tokenizer, std::uint64_t schemas, std::uint64_t from) {
 #ifdef MR_SANITIZED
-    schemas = (schemas + 4) / 5;  // which take ten times as long
+    schemas = (schemas + 4) / 5;  // sanitizers take ten times as long
 #endif
     const auto words = vocabulary(tokenizer);
     std::size_t bytes = 0, refused = 0;
@@ -95,7 +95,7 @@ void check_random(const Tokenizer& tokenizer, std::uint64_t schemas, std::uint64
             StreamDecoder stream(tokenizer);
             std::string streamed;
             for (const std::int32_t id : ids) streamed += stream.push(id);
-            ASSERT_EQ(streamed + stream.flush(), value);  // what a client is sent
+            ASSERT_EQ(streamed + stream.flush(), value);  // what a client receives
             bytes += value.size();
             ASSERT_TRUE(matches(grammar->network(), value)) << value.substr(0, 1000);
             const auto parsed =
@@ -128,7 +128,7 @@ TEST(GrammarWalk, OtherTokenizers) {
     }
 }
 
-// The mask is what the definition says: a token is in it where its bytes can follow.
+// The mask equals its definition: a token is allowed if its bytes can follow.
 TEST(GrammarWalk, MasksAreExact) {
     const Tokenizer& tokenizer = bundled();
     const auto words = vocabulary(tokenizer);
@@ -206,8 +206,8 @@ TEST(GrammarWalk, EndAndSpecialTokens) {
     EXPECT_FALSE(copy.allows(words->size()));
 }
 
-// Copies go their own ways, and masks are the same whatever else the grammar was asked before. The
-// states of a long string are counted, so that they fill the store several times.
+// Copies are independent, and masks do not depend on earlier queries. The states of a long string
+// are counted, so that they fill the store several times.
 TEST(GrammarWalk, CopiesAndOrderDoNotMatter) {
     const auto words = vocabulary(bundled());
     const std::string schema =
@@ -237,7 +237,7 @@ TEST(GrammarWalk, CopiesAndOrderDoNotMatter) {
         paths.push_back(path);
     }
     EXPECT_GT(used->stores_made(), 1u);
-    last.accept(*bundled().find("["));  // from a store that is long gone
+    last.accept(*bundled().find("["));  // from a store that no longer exists
     EXPECT_TRUE(last.allows(quote));
     for (const auto& path : paths) {
         const auto fresh = std::make_shared<Grammar>(compiled(schema), words);
@@ -253,7 +253,7 @@ TEST(GrammarWalk, CopiesAndOrderDoNotMatter) {
     }
 }
 
-// Threads that share a grammar see what one alone sees.
+// Threads that share a grammar get the same results as one alone.
 TEST(GrammarWalk, Threads) {
     const auto words = vocabulary(bundled());
     const std::string schema = R"({"type": "object", "properties": {"a": {"type": "string",
@@ -278,8 +278,8 @@ TEST(GrammarWalk, Threads) {
     }
 }
 
-// A model's files may name ends that its tokenizer does not know: they end a text, and never are
-// one inside of it.
+// A model's files may name end tokens unknown to its tokenizer: they end a text, and never occur
+// inside it.
 TEST(GrammarWalk, FurtherEndsAreEnds) {
     const std::vector<std::int32_t> ends = {300, 301};
     const auto words = std::make_shared<const Vocabulary>(*Tokenizer::bytes(256), 400, ends);

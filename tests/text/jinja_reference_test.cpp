@@ -1,5 +1,5 @@
-// Templates against what jinja2 made of them, with transformers' settings (tests/reference/
-// make_templates.py), and against people who write special tokens.
+// Templates compared with jinja2's results, with transformers' settings (tests/reference/
+// make_templates.py), and with users who write special tokens.
 #include <algorithm>
 #include <map>
 
@@ -126,8 +126,8 @@ std::vector<std::int32_t> specials_of(const Tokenizer& tokenizer, const MarkedTe
     return ids;
 }
 
-// Every text of every message, with all special tokens of the model in it: the ids are those of a
-// harmless text, and with the marks taken away they are more.
+// Puts all special tokens of the model into every text of every message: the special ids equal
+// those of a harmless text, and without the marks there are more.
 TEST(JinjaReference, SpecialTokensThatPeopleWriteStayText) {
     const std::map<std::string, Template> templates = load_templates();
     int compared = 0;
@@ -136,9 +136,9 @@ TEST(JinjaReference, SpecialTokensThatPeopleWriteStayText) {
         std::string evil;
         for (const Json& special : model["specials"]) evil += special.get<std::string>() + "\n";
         for (const auto& [talk_name, talk] : recorded()["talks"].items()) {
-            if (talk_name == "number") continue;  // says nothing
-            // gpt-oss refuses its own marks, R1 and Qwen3 cut at </think>: only what stays is held
-            // against the harmless text.
+            if (talk_name == "number") continue;  // has no text
+            // gpt-oss refuses its own marks, R1 and Qwen3 cut at </think>: only the remaining texts
+            // are compared with the harmless one.
             Json harmless = talk, attack = talk;
             const auto poison = [&](auto&& self, Json& good, Json& bad) -> void {
                 if (good.is_string()) {
@@ -165,7 +165,7 @@ TEST(JinjaReference, SpecialTokensThatPeopleWriteStayText) {
                 bad = templates.at(name).render(variables_of(model, attack, true),
                                                 {.now = recorded_time()});
             } catch (const Error&) {
-                continue;  // not for this model
+                continue;  // not supported by this model
             }
             const auto want = specials_of(*tokenizer, good, false);
             if (want != specials_of(*tokenizer, good, true)) continue;  // "evil" has some already

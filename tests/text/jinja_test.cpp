@@ -1,5 +1,5 @@
-// The parts of the template interpreter one by one; jinja_reference_test.cpp holds the whole of it
-// against jinja2.
+// The parts of the template interpreter separately; jinja_reference_test.cpp compares the whole
+// with jinja2.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -113,7 +113,7 @@ TEST(Jinja, BoundsHold) {
     EXPECT_THROW(value_of_json(std::string(100000, '['), true), Failure);
 }
 
-// What people wrote as "_", the rest as it is.
+// User text as "_", the rest unchanged.
 std::string marked(std::string_view source, std::string_view user = "Us<x>Er") {
     const MarkedText text = Template(source, "t")
                                 .render({{"u", Value::from_user(user)},
@@ -153,14 +153,14 @@ TEST(Jinja, MarksFollowTheText) {
               std::string(7 + 7 + 14, '_'));
 }
 
-// What takes the place of people's text is theirs; what people give in place of a template's is
-// too.
+// A replacement of user text counts as user text; so does a user's replacement of template
+// text.
 TEST(Jinja, ReplacementsCountAsPeoplesWhereEitherSideIs) {
     EXPECT_EQ(marked("{{ u | replace('<x>', 'ABC') }}"), "_______");
     EXPECT_EQ(marked("{{ 'a<x>b' | replace('<x>', u) }}"), "a_______b");
     EXPECT_EQ(marked("{{ 'a<x>b'.replace('<x>', 'C') }}"), "aCb");
     EXPECT_EQ(marked("{{ ('<x>' + u) | replace('<x>', 'C') }}"), "C_____");
-    // Half of the mark is the template's, half a person's.
+    // Half of the mark is the template's, half is user text.
     EXPECT_EQ(marked("{{ ('<|im_' + u) | replace('<|im_end|>', 'C') }}", "end|>"), "_");
 }
 
@@ -195,7 +195,7 @@ TEST(JinjaText, SlicesAndSplitsByCharacters) {
     const MarkedText comma(",");
     EXPECT_EQ(split(budget, MarkedText("a,b,c"), &comma, 1).back().bytes(), "b,c");
     EXPECT_EQ(split_from_right(budget, MarkedText("a,b,c"), &comma, 1).front().bytes(), "a,b");
-    // Bytes that are no UTF-8 count one each and survive.
+    // Invalid UTF-8 bytes count one each and are kept.
     EXPECT_EQ(char_count(budget, MarkedText("a\xFF\xFE")), 3u);
     EXPECT_EQ(upper(budget, MarkedText("a\xFF")).bytes(), "A\xFF");
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records what transformers' apply_chat_template makes of a few conversations.
+"""Records the output of transformers' apply_chat_template for a few conversations.
 
 usage: tests/text/make_chat_golden.py TEMPLATES TOKENIZER   (needs the Python package `transformers`)
 
@@ -36,8 +36,8 @@ def main():
         with open(path, encoding="utf-8") as file:
             tokenizer.chat_template = file.read()
         for messages in CONVERSATIONS:
-            # Later Mistral templates move the system message to the last question, which would
-            # make every turn a new prompt; Qwen puts in a system message of its own.
+            # Later Mistral templates move the system message to the last question, which would make
+            # every turn a new prompt; Qwen adds its own system message.
             users = sum(m["role"] == "user" for m in messages)
             if name in ("mistral_v3", "mistral_tekken") and SYSTEM in messages and users > 1:
                 continue

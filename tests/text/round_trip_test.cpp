@@ -1,4 +1,4 @@
-// decode(encode(x)) == x, whole and streamed, and no text takes more than about linear time.
+// decode(encode(x)) == x, whole and streamed, and no text takes much more than linear time.
 #include <ctime>
 #include <random>
 
@@ -9,7 +9,7 @@ namespace mr::text {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
-// Processor time: other programs on the machine do not count.
+// Processor time: independent of other programs on the machine.
 double seconds_since(std::clock_t start) {
     return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
 }
@@ -21,7 +21,7 @@ class RoundTrip : public testing::TestWithParam<const char*> {
         tokenizer_ = load(GetParam());
     }
 
-    // NFC loses what a text was, and to SentencePiece U+2581 is a space.
+    // NFC changes a text, and for SentencePiece U+2581 is a space.
     std::string normal(const std::string& text) const {
         if (tokenizer_->data().nfc) return nfc(text);
         if (tokenizer_->data().model != TokenizerModel::sentencepiece_bpe) return text;
@@ -71,8 +71,8 @@ TEST_P(RoundTrip, WholeFiles) {
     }
 }
 
-// Where a text may be cut, the parts' ids are the whole's: parts of all kinds of characters, and of
-// the added tokens, which must not be cut.
+// Where a text may be cut, the parts' ids equal the whole's: parts of all kinds of characters, and
+// of added tokens, which must not be cut.
 TEST_P(RoundTrip, PartsHaveTheIdsOfTheWhole) {
     const TokenizerData& data = tokenizer_->data();
     const bool words = data.model == TokenizerModel::byte_level_bpe;
@@ -84,7 +84,8 @@ TEST_P(RoundTrip, PartsHaveTheIdsOfTheWhole) {
     for (int round = 0; round < 1500; ++round) {
         std::string text;
         for (int i = 0; i < 60; ++i) {
-            // Of the added tokens, of which there may be hundreds, no more than of the others.
+            // Added tokens, of which there may be hundreds, are drawn no more often than the
+            // others.
             const std::size_t among = random() % 4 == 0 ? parts.size() : 16;
             text += parts[random() % among];
         }
@@ -119,7 +120,7 @@ TEST_P(RoundTrip, EveryCharacter) {
 }
 
 TEST_P(RoundTrip, AnyBytes) {
-    // GPT-NeoX has no tokens for the 13 bytes that no UTF-8 text has; every other one must do.
+    // GPT-NeoX has no tokens for the 13 bytes that never occur in UTF-8; all others must work.
     int missing = 0;
     for (int b = 0; b < 256; ++b) {
         const std::string one(1, static_cast<char>(b));
@@ -134,7 +135,7 @@ TEST_P(RoundTrip, AnyBytes) {
     for (int i = 0; i < 300; ++i) {
         std::string text;
         for (unsigned n = random() % 40; n > 0; --n) {
-            // Mostly bytes of multi-byte characters, so that broken and whole ones mix.
+            // Mostly bytes of multi-byte characters, so that valid and invalid ones mix.
             const char c =
                 static_cast<char>(random() % 4 ? 0x80 + random() % 0x80 : random() % 0x80);
             const auto byte = tokenizer_->encode(std::string(1, c), {.add_special = false});
@@ -159,7 +160,7 @@ TEST_P(RoundTrip, StreamsTheSameTextAtEverySplit) {
         all += part;
     }
     EXPECT_EQ(all + stream.flush(), text);
-    // Going on in the middle gives the rest of the text, whatever came before.
+    // Decoding from the middle gives the rest of the text, whatever came before.
     for (std::size_t cut = 1; cut < ids.size(); ++cut) {
         const std::string before = tokenizer_->decode(std::span(ids).first(cut));
         if (replace_invalid(before) != before) continue;
@@ -170,7 +171,7 @@ TEST_P(RoundTrip, StreamsTheSameTextAtEverySplit) {
     }
 }
 
-// Quadratic merging would take hours here, and the test's time limit.
+// Quadratic merging would take hours here, and exceed the test's time limit.
 TEST_P(RoundTrip, AMillionOfTheSame) {
 #ifdef MR_SANITIZED
     constexpr std::size_t n = 100'000;

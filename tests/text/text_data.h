@@ -24,14 +24,14 @@ inline std::string data_path(const std::string& name) {
 
 using test::read_all;
 
-// A reference to one that stays: loops over a part of it may not outlive it.
+// A reference to a static object: loops over a part of it must not outlive it.
 inline const nlohmann::json& golden() {
     static const nlohmann::json value =
         nlohmann::json::parse(read_all(std::string(MR_SOURCE_DIR) + "/tests/text/golden_ids.json"));
     return value;
 }
 
-// Read once a process: under sanitizers a large tokenizer.json takes seconds.
+// Read once per process: under sanitizers a large tokenizer.json takes seconds.
 inline Tokenizer::Ptr load(const std::string& name) {
     static std::map<std::string, Tokenizer::Ptr> loaded;
     Tokenizer::Ptr& tokenizer = loaded[name];

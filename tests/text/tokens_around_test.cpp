@@ -1,4 +1,4 @@
-// A tokenizer.json that is to put another token before texts, and stay what it is otherwise.
+// Changing the token that a tokenizer.json puts before texts, and nothing else.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -16,7 +16,7 @@ std::string reference(const std::string& name) {
     return read_text_file(std::string(MR_SOURCE_DIR) + "/tests/reference/" + name);
 }
 
-// GPT-2's puts no token before a text, Llama-2's has its own there already.
+// GPT-2's puts no token before a text, Llama-2's already has one.
 TEST(TokensAround, AnotherPostProcessorAndAllElseAsItWas) {
     for (const std::string folder : {"gpt2", "llama2"}) {
         SCOPED_TRACE(folder);

@@ -1,4 +1,4 @@
-// Ids against those that other implementations gave for the same texts.
+// Ids compared with those of other implementations for the same texts.
 #include <sstream>
 
 #include "text/pretokenize.h"
@@ -14,7 +14,7 @@ class HuggingFace : public testing::TestWithParam<const char*> {};
 TEST_P(HuggingFace, GivesTheRecordedIds) {
     const std::string file = std::string("tokenizers/") + GetParam() + "/tokenizer.json";
     MR_NEED_DATA(file);
-    // Without tokenizer_config.json, as they were recorded.
+    // Without tokenizer_config.json, as in the recording.
     const auto tokenizer = Tokenizer::from_json(read_all(data_path(file)), file);
     const auto recorded = golden();
     ASSERT_EQ(recorded["texts"].size(), recorded["ids"][GetParam()].size());
@@ -49,7 +49,7 @@ TEST(PreTokenizer, CutsAsLlama3sRegularExpressionDoes) {
     }
 }
 
-// llama.cpp's vectors: texts between separator lines, ids a line a text, without BOS.
+// llama.cpp's vectors: texts between separator lines, one line of ids per text, without BOS.
 class LlamaCpp : public testing::TestWithParam<std::pair<const char*, const char*>> {};
 
 TEST_P(LlamaCpp, GivesTheRecordedIds) {
@@ -83,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair("llama-spm", "tokenizers/llama2/tokenizer.bin"),
                     std::pair("qwen2", "tokenizers/qwen2_5/tokenizer.json")));
 
-// SentencePiece itself reads no special tokens in a text.
+// SentencePiece itself parses no special tokens in a text.
 TEST(Llama2, GivesTheIdsOfSentencePiece) {
     MR_NEED_DATA("tokenizers/llama2/tokenizer.bin");
     const auto binary = load("tokenizers/llama2/tokenizer.bin");
@@ -100,7 +100,7 @@ TEST(Llama2, GivesTheIdsOfSentencePiece) {
     EXPECT_EQ(binary->encode(text), gguf->encode(text));
 }
 
-// tokenizer.json has merges, GGUF scores: what we derive must give the same ids.
+// tokenizer.json has merges, GGUF scores: derived ones must give the same ids.
 TEST(SentencePiece, DerivedScoresAgreeWithMerges) {
     MR_NEED_DATA("tokenizers/llama2/tokenizer.json");
     const auto merged = load("tokenizers/llama2/tokenizer.json");

@@ -48,7 +48,7 @@ TEST(IndexPermutation, LargeSizesAndOtherKeys) {
     EXPECT_THROW((void)order(huge), ContractError);
 }
 
-// Neighbours are torn apart, and no place keeps its window more often than chance has it.
+// Neighbours are separated, and windows keep their place no more often than by chance.
 TEST(IndexPermutation, IsMixed) {
     const std::uint64_t size = 1000;
     double fixed = 0, adjacent = 0;
@@ -60,7 +60,7 @@ TEST(IndexPermutation, IsMixed) {
             if (i > 0) adjacent += order(i) == order(i - 1) + 1;
         }
     }
-    // Each is Poisson with mean 1 a key; 200 keys: 200 +- 5 sqrt(200).
+    // Each count is Poisson with mean 1 per key; for 200 keys: 200 +- 5 sqrt(200).
     EXPECT_NEAR(fixed, keys, 5 * 14.2);
     EXPECT_NEAR(adjacent, keys, 5 * 14.2);
 }
@@ -129,8 +129,8 @@ TEST(Batches, ValidationTakesAllWindowsInOrderOnce) {
     EXPECT_EQ(batches.read(3, ids), 0);
 }
 
-// Ids 0 to 130 and a first id that is none of them: the rest of a window, its targets among it, is
-// as it was.
+// Ids 0 to 130 and a first id outside them: the rest of a window, targets included, is
+// unchanged.
 TEST(Batches, EveryWindowMayBeginWithOneToken) {
     constexpr std::int32_t kFirst = 777;
     const ShardBytes a(counting(70)), b(counting(61));
@@ -173,7 +173,7 @@ TEST(Batches, TooFewTokensSaySo) {
     EXPECT_THROW((void)Batches(Shards(), {.batch = 1, .seq = 8}), Error);
 }
 
-// Steps of 8 passes on 4 ranks: neighbours, or in turn.
+// Steps of 8 passes on 4 ranks: adjacent, or in turn.
 TEST(Batches, RanksHaveThePassesOfAStepOnce) {
     const auto numbers = [](std::uint64_t rank, bool in_turn) {
         const BatchOrder order{
@@ -223,7 +223,7 @@ TEST_P(PrefetchDepth, GivesTheSameBatchesFromAnyStep) {
 
 INSTANTIATE_TEST_SUITE_P(Depths, PrefetchDepth, testing::Values(0, 1, 2, 5));
 
-// Several batches in use at once, as when copies to a GPU are still under way.
+// Several batches in use at once, as when copies to a GPU are still in flight.
 TEST(Prefetcher, ABatchStaysUntilItIsReleased) {
     const ShardBytes a(counting(1000));
     const Shards shards = shards_of({&a});

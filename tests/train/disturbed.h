@@ -1,4 +1,4 @@
-// A small training run that tests disturb.
+// A small training run for tests that disturb it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 
 namespace mr::train {
 
-// Files of this process do not grow beyond `bytes`: stands in for a full disk.
+// Limits the size of files of this process: simulates a full disk.
 inline void limit_files(rlim_t bytes) {
     rlimit limit{};
     getrlimit(RLIMIT_FSIZE, &limit);
@@ -64,7 +64,7 @@ class Disturbed : public testing::Test {
     }
     ~Disturbed() override { limit_files(RLIM_INFINITY); }
 
-    // All ids of the training split as they lie on the disk.
+    // Overwrites all ids of the training split on disk.
     void write_ids(const std::string& bytes) const {
         std::fstream file(shard(), std::ios::in | std::ios::out | std::ios::binary);
         file.seekp(kShardHeaderBytes);

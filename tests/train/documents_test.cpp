@@ -1,4 +1,4 @@
-// Windows of whole documents: where they begin, what is in them, and that nothing is lost.
+// Windows of whole documents: their starts and content, and that nothing is lost.
 #include "train/documents.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(DocumentWindows, DocumentsBeginAtBlocksAndAreFilled) {
     EXPECT_EQ(windows_of(data, 8, 4),
               (std::vector<Ids>{
                   {1, 2, 9, 9, 3, 4, 5, 6}, {3, 4, 5, 6, 9, 9, 9, 9}, {7, 9, 9, 9, 8, 8, 8, 9}}));
-    // What fits no window at the end is left out: here the last document.
+    // What fills no window at the end is dropped: here the last document.
     EXPECT_EQ(windows_of(data, 4, 4).size(), 6u);
     EXPECT_EQ(windows_of(data, 4, 4).back(), (Ids{1, 9, 9, 9}));
 }
@@ -44,22 +44,22 @@ TEST(DocumentWindows, DocumentsBeginAtBlocksAndAreFilled) {
 TEST(DocumentWindows, ALongDocumentGoesOn) {
     Ids data{9};
     for (std::int32_t i = 0; i < 16; ++i) data.push_back(100 + i);
-    data.push_back(9);  // its end is all that a third window has of it
+    data.push_back(9);  // a third window would have only its end
     for (const std::int32_t id : {1, 2, 9, 3, 9}) data.push_back(id);
     EXPECT_EQ(windows_of(data, 8, 4), (std::vector<Ids>{{100, 101, 102, 103, 104, 105, 106, 107},
                                                         {108, 109, 110, 111, 112, 113, 114, 115},
                                                         {9, 9, 9, 9, 1, 2, 9, 9}}));
 }
 
-// The token is that of the end, as tokenizers of `millrace tokenizer train` have it, and yet
-// another thing: given, at the begin of documents alone.
+// The token has the id of the end token, as in tokenizers of `millrace tokenizer train`, but
+// another role: given, and only at the start of documents.
 TEST(DocumentWindows, DocumentsBeginWithAGivenToken) {
     const Ids data{9, 1, 2, 9, 9, 3, 4, 5, 6, 9, 7, 9, 8, 8, 8, 9, 1, 9};
     EXPECT_EQ(windows_of(data, 8, 4, kEnd), (std::vector<Ids>{{~9, 1, 2, 9, ~9, 3, 4, 5},
                                                               {~9, 3, 4, 5, 6, 9, 9, 9},
                                                               {~9, 7, 9, 9, ~9, 8, 8, 8},
                                                               {~9, 8, 8, 8, 9, 9, 9, 9}}));
-    // A document that goes on has one at its begin.
+    // A document that continues has it only at its start.
     const Ids one{9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 2, 9};
     EXPECT_EQ(windows_of(one, 4, 2, kEnd),
               (std::vector<Ids>{{~9, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, ~9, 2}, {~9, 2, 9, 9}}));
@@ -74,7 +74,7 @@ TEST(DocumentWindows, WithoutAnEndTheLastDocumentIsFilled) {
     EXPECT_TRUE(windows_of({9, 9, 9, 9, 9, 9}, 2, 2).empty());
 }
 
-// Every document that fits a window stands whole in one, whatever lengths there are.
+// Every document that fits into a window is whole in one, for any lengths.
 TEST(DocumentWindows, NoDocumentIsLost) {
     Ids data{kEnd};
     std::vector<Ids> documents;
@@ -91,7 +91,7 @@ TEST(DocumentWindows, NoDocumentIsLost) {
         for (std::size_t first = 0; first < window.size(); first += 4) {
             const std::int32_t id = window[first];
             if (id == kEnd || (first > 0 && window[first - 1] == id)) continue;
-            // A document begins: the fill before it reaches to here.
+            // A document begins: the padding before it ends here.
             if (first > 0) {
                 EXPECT_EQ(window[first - 1], kEnd);
             }
@@ -103,7 +103,7 @@ TEST(DocumentWindows, NoDocumentIsLost) {
                 EXPECT_EQ(window[first + length], kEnd);
                 whole[d] = true;
             } else if (length == documents[d].size()) {
-                whole[d] = true;  // but for its end
+                whole[d] = true;  // except for its end
             }
         }
     }

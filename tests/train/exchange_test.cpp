@@ -1,4 +1,4 @@
-// Gradients that ranks add up while they compute: ranks are threads here.
+// Gradients that ranks sum while they compute: ranks are threads here.
 #include "train/parallel/exchange.h"
 
 #include <gtest/gtest.h>
@@ -29,14 +29,15 @@ float value(int rank, std::int64_t i) {
 
 comm::Shards cut(std::int64_t count, int ranks) { return {count, 16, ranks}; }
 
-// Pieces shorter and longer than what travels alone, in buckets of one piece, of several, of all.
+// Pieces shorter and longer than the limit for packing, in buckets of one piece, of several, of
+// all.
 TEST(Exchange, SumsAreATreeOverRanks) {
     const std::vector<std::int64_t> sizes{1, 0, 7, 100003, 1024, 70000, 3};
     for (const int ranks : {2, 4}) {
         for (const std::int64_t bucket : {1, 300000, 1 << 30}) {
             on_ranks(ranks, [&](comm::Comm& comm) {
                 Exchange exchange(comm, bucket);
-                for (int step = 0; step < 2; ++step) {  // it can be used again
+                for (int step = 0; step < 2; ++step) {  // it can be reused
                     std::vector<std::vector<float>> pieces;
                     for (const std::int64_t size : sizes) {
                         std::vector<float>& piece = pieces.emplace_back(size);
@@ -67,7 +68,7 @@ TEST(Exchange, SumsAreATreeOverRanks) {
     }
 }
 
-// Each rank has its own share of the sum, and others what they had; then all have all.
+// Each rank has its own share of the sum, and its old values elsewhere; then all ranks have all.
 TEST(Exchange, SharesAreCutAtBlocks) {
     for (const std::int64_t size : {1, 16, 17, 100003}) {
         on_ranks(4, [&](comm::Comm& comm) {
@@ -93,8 +94,8 @@ TEST(Exchange, SharesAreCutAtBlocks) {
     }
 }
 
-// Work is done in its order, and waiting for one piece waits for those before it, those of an open
-// bucket too, and not for those behind it.
+// Work is done in order, and waiting for one piece waits for those before it, including those of an
+// open bucket, but not for later ones.
 TEST(Exchange, ATicketIsOfAllThatWasBegunBefore) {
     on_ranks(2, [&](comm::Comm& comm) {
         Exchange exchange(comm, 1 << 30);  // no bucket fills up by itself
@@ -115,14 +116,14 @@ TEST(Exchange, ATicketIsOfAllThatWasBegunBefore) {
         EXPECT_EQ(shares.back(), 2);
         exchange.wait(first);  // again: it is done
         exchange.finish();
-        // Bytes that it takes are those that it says.
+        // It takes as many bytes as it says.
         const comm::Shards pieces[] = {shards};
         EXPECT_LE(exchange.memory_taken(), exchange.memory_bytes(pieces, false));
         EXPECT_GT(exchange.memory_taken(), 0u);
     });
 }
 
-// Ranks that are threads: what a run of some steps leaves.
+// Ranks as threads: the result of some steps.
 struct Trained {
     std::vector<float> params, moments;
     std::vector<double> losses;  // of steps, with norms, and of a validation
@@ -139,7 +140,7 @@ struct TrainedBy {
     bool bf16_masters = false;
 };
 
-// Grain `i` of a rank's, among those of all.
+// The global number of a rank's grain `i`.
 int grain_of(const TrainedBy& by, int rank, int i) {
     return by.ranks > 1 && by.zero >= 2 ? i * by.ranks + rank : rank * kGrains / by.ranks + i;
 }
@@ -196,10 +197,10 @@ Trained train_by(const model::Model& model, const TrainedBy& by) {
     return out;
 }
 
-// Four grains on one rank, on two and on four, whatever ranks share: the same parameters, moments
-// and losses, step after step.
+// Four grains on one rank, on two and on four, with any sharding: the same parameters, moments and
+// losses, step after step.
 TEST(Exchange, RanksTrainAsOneDoes) {
-    for (const char* const family : {"llama2", "gpt2"}) {  // an own head, a tied one
+    for (const char* const family : {"llama2", "gpt2"}) {  // an untied head, a tied one
         const model::Model model =
             model::load_model(std::string(MR_SOURCE_DIR) + "/tests/reference/" + family);
         std::optional<Trained> one;
@@ -226,7 +227,7 @@ TEST(Exchange, RanksTrainAsOneDoes) {
     }
 }
 
-// What a rank of `ranks` has of parameters, gradients and optimizer: in shares, and with buffers.
+// Parameters, gradients and optimizer state of one of `ranks` ranks: sharded, and with buffers.
 struct Held {
     double shares = 0, all = 0;  // bytes
 };
@@ -248,7 +249,7 @@ Held held_by(const model::ModelSpec& spec, int ranks, int zero) {
                 buffers += item.bytes;
             }
         }
-        // Of the rank with most.
+        // For the rank with the most.
         const double shares = comm.most(static_cast<double>(in_shares));
         const double all = comm.most(static_cast<double>(in_shares + buffers));
         if (comm.first()) out = {shares, all};
@@ -273,7 +274,7 @@ TEST(Exchange, FourRanksHoldAQuarterAndBuffers) {
     }
 }
 
-// A rank that does not come is named, by whichever call waits for the others.
+// A missing rank is named, by whichever call waits for it.
 TEST(Exchange, ARankThatStaysAwayIsNamed) {
     on_ranks(
         2,
@@ -282,7 +283,7 @@ TEST(Exchange, ARankThatStaysAwayIsNamed) {
             Exchange exchange(comm, 1);
             std::vector<float> piece(10);
             exchange.add_up(piece.data(), cut(10, 2), true);
-            exchange.add_up(piece.data(), cut(10, 2), true);  // waits behind the one that fails
+            exchange.add_up(piece.data(), cut(10, 2), true);  // waits after the one that fails
             try {
                 exchange.finish();
                 FAIL() << "nothing was thrown";
@@ -295,7 +296,7 @@ TEST(Exchange, ARankThatStaysAwayIsNamed) {
         0.2);
 }
 
-// A rank that is lost in a save ends the run: it is no disk that may have room later.
+// A rank lost during a save ends the run: unlike a full disk, it will not recover.
 TEST(Exchange, ARankThatIsLostInASaveIsNotTakenForAFault) {
     const std::string family = std::string(MR_SOURCE_DIR) + "/tests/reference/llama2";
     const model::Model model = model::load_model(family);
@@ -322,7 +323,7 @@ TEST(Exchange, ARankThatIsLostInASaveIsNotTakenForAFault) {
             checkpoints.prepare();
             EXPECT_THROW(checkpoints.save(engine, state, *tokenizer, json), comm::LostRank);
             EXPECT_TRUE(checkpoints.steps().empty());
-            EXPECT_THROW(comm.barrier(), comm::LostRank);  // nothing is waited for any more
+            EXPECT_THROW(comm.barrier(), comm::LostRank);  // nothing waits any more
         },
         0.3);
 }

@@ -1,4 +1,4 @@
-// Stages that send each other something while they compute: ranks are threads here.
+// Stages that send to each other while they compute: ranks are threads here.
 #include "train/parallel/host_link.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ Tensor tensor(std::vector<float>& of) {
     return {of.data(), DType::f32, {static_cast<std::int64_t>(of.size())}};
 }
 
-// Every stage asks for what comes before it sends what others wait for, both ways.
+// Every stage requests its input before it sends what others wait for, in both directions.
 TEST(HostLink, NeighboursSendEachOtherWithoutWaiting) {
     constexpr int kPasses = 20;
     on_ranks(3, [&](comm::Comm& comm) {
@@ -90,7 +90,7 @@ TEST(HostLink, StagesShareNumbersAndEndsATable) {
     });
 }
 
-// A stage that does not come is named by its rank, and what is on its way keeps none from ending.
+// A missing stage is named by its rank, and pending transfers do not keep others from ending.
 TEST(HostLink, AStageThatStaysAwayIsNamed) {
     on_ranks(
         3,

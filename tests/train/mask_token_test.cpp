@@ -1,4 +1,4 @@
-// The token for unknown ones, found or added.
+// The mask token, found or added.
 #include "train/mask_token.h"
 
 #include <gtest/gtest.h>
@@ -22,12 +22,12 @@ TEST(MaskToken, IsAddedBehindTheOthers) {
         EXPECT_EQ(mask.id, before->vocab_size());
         EXPECT_EQ(mask.tokenizer->vocab_size(), mask.id + 1);
         EXPECT_TRUE(mask.tokenizer->is_special(mask.id));
-        // What is written reads back as the same, and has it a second time.
+        // The written tokenizer reads back the same, and is not extended a second time.
         const auto again = text::Tokenizer::from_json(mask.json, file);
         EXPECT_EQ(tokenizer_hash(*again), tokenizer_hash(*mask.tokenizer));
         EXPECT_EQ(mask_token(again, mask.json).id, mask.id);
         EXPECT_EQ(mask_token(again, mask.json).json, mask.json);
-        // Other texts have the ids that they had.
+        // Other texts keep their ids.
         const std::string text = "Once upon a time, <|endoftext|> a bear.";
         for (const auto& tokenizer : {mask.tokenizer, again}) {
             EXPECT_EQ(tokenizer->encode(text), before->encode(text));

@@ -1,5 +1,5 @@
-// metrics.jsonl: what is written reads back as the same doubles, a resumed run goes on where it
-// was, and a file that was damaged is named with its line.
+// metrics.jsonl: written numbers read back as the same doubles, a resumed run continues the file,
+// and damage is reported with its line.
 #include "train/metrics.h"
 
 #include <gtest/gtest.h>
@@ -91,7 +91,7 @@ TEST_F(Metrics, GoesOnAfterAStep) {
         for (int i = 5; i <= 9; ++i) writer.append(step(i));
     }
     EXPECT_EQ(content(), nine);
-    // A line torn by a crash, and zeros that a file system left, are no steps.
+    // A line torn by a crash, and zeros left by a file system, are not steps.
     put(four + "{\"step\": 5, \"lo");
     { MetricsWriter writer(path_, 7); }
     EXPECT_EQ(content(), four);
@@ -136,7 +136,7 @@ TEST_F(Metrics, DamagedLinesAreNamedAndTheOthersStay) {
     }
     EXPECT_EQ(content(), lines(1, 3) + lines(5, 9));
     EXPECT_EQ(read_metrics(path_).size(), 8u);
-    put("");  // stands in nothing's way
+    put("");  // an empty file is no obstacle
     EXPECT_TRUE(MetricsWriter(path_, 8).damaged().empty());
 }
 
@@ -149,10 +149,10 @@ TEST_F(Metrics, AFileOfOthersIsLeftAsItIs) {
             EXPECT_EQ(content(), text);
         }
     }
-    put(metrics_line(step(1)));  // even where a run wrote it: this one did not
+    put(metrics_line(step(1)));  // even a log of another run
     EXPECT_THROW(MetricsWriter{path_}, Error);
     EXPECT_EQ(content(), metrics_line(step(1)));
-    // Through a link, also where its target is a log.
+    // Through a link, even to a log.
     const std::string link = folder_ / "link.jsonl";
     std::filesystem::create_symlink(path_, link);
     for (const std::int64_t after : {0, 1}) {

@@ -1,4 +1,4 @@
-// The noise of the diffusion objective: rates, places, weights, and what they depend on.
+// The noise of the diffusion objective: rates, places, weights, and their dependencies.
 #include "train/noise.h"
 
 #include <gtest/gtest.h>
@@ -70,8 +70,8 @@ TEST(Noise, MasksStandForTheTokensThatCount) {
     EXPECT_EQ(n.count, static_cast<std::int64_t>(count));
 }
 
-// Of blocks whose number is a multiple of their length, every k comes equally often: the weights'
-// sum, what a loss of 1 everywhere would be, is then the number of tokens exactly.
+// If the number of blocks is a multiple of their length, every k is equally frequent: the sum of
+// weights (the loss if every token's were 1) is then exactly the number of tokens.
 TEST(Noise, RatesAreStratifiedOverTheBatch) {
     const int sequences = 8, seq = 64, block = 8;
     for (std::uint64_t step = 0; step < 20; ++step) {
@@ -84,7 +84,7 @@ TEST(Noise, RatesAreStratifiedOverTheBatch) {
         for (std::int64_t i = 0; i < n.count; ++i) sum += n.weight(static_cast<std::size_t>(i));
         ASSERT_NEAR(sum, sequences * seq, 1e-3);
     }
-    // With other numbers it is so in the mean.
+    // With other numbers this holds on average.
     std::map<int, int> times;
     for (std::uint64_t step = 0; step < 4000; ++step) {
         for (std::uint64_t i = 0; i < 5; ++i) ++times[masked_in_block(6, step, i, 5, 4)];
@@ -93,12 +93,12 @@ TEST(Noise, RatesAreStratifiedOverTheBatch) {
     for (std::uint64_t i = 0; i < 9; ++i) EXPECT_EQ(masked_in_block(1, i, i, 9, 1), 1);
 }
 
-// Which block has which rate does not depend on where it stands, and every place is masked as often
-// as every other: half of (B + 1) / B.
+// A block's rate does not depend on its place, and every place is masked equally often: half of (B
+// + 1) / B.
 TEST(Noise, PlacesAndRatesAreSpread) {
     const int sequences = 2, seq = 16, block = 4, steps = 4000;
     std::vector<double> masked(sequences * seq);
-    double pairs = 0;  // neighbours of a block, both masked
+    double pairs = 0;  // adjacent places of a block, both masked
     for (std::uint64_t step = 0; step < steps; ++step) {
         const Noisy n = noisy(sequences, seq, block, 11, step);
         for (std::size_t i = 0; i < masked.size(); ++i) masked[i] += n.masked(i);
@@ -109,8 +109,8 @@ TEST(Noise, PlacesAndRatesAreSpread) {
     EXPECT_NEAR(pairs / steps, 20.0 / 48, 0.03);
 }
 
-// The estimate is unbiased: the mean of weight * loss over noise is sum over k of (1/k) * the mean
-// over places, here of a loss that depends on how many are known.
+// The estimate is unbiased: the mean of weight * loss over noise is the sum over k of (1/k) * the
+// mean over places, here for a loss that depends on the number of known tokens.
 TEST(Noise, TheMeanIsTheBound) {
     const int block = 4, sequences = 2, seq = 8, steps = 3000;
     double sum = 0;
@@ -121,7 +121,7 @@ TEST(Noise, TheMeanIsTheBound) {
             sum += static_cast<double>(weight) * std::sqrt(block / static_cast<double>(weight));
         }
     }
-    double want = 0;  // a token's loss is sqrt(k) where k of the block are unknown
+    double want = 0;  // a token's loss is sqrt(k) if k of the block are unknown
     for (int k = 1; k <= block; ++k) want += std::sqrt(k) / block;
     EXPECT_NEAR(sum / (static_cast<double>(steps) * sequences * seq), want, 0.01);
 }

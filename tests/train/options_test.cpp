@@ -66,7 +66,7 @@ TEST(TrainOptions, ReadBackAsTheyWereWritten) {
     EXPECT_EQ(again.lr, o.lr);
     EXPECT_EQ(again.seed, o.seed);
     EXPECT_TRUE(again.bos);
-    auto older = nlohmann::json::parse(text);  // of before there was a choice
+    auto older = nlohmann::json::parse(text);  // from before the option existed
     older.erase("bos");
     older.erase("objective");
     older.erase("block");
@@ -80,7 +80,7 @@ TEST(TrainOptions, ReadBackAsTheyWereWritten) {
     EXPECT_THROW(read(broken.dump()), Error);
 }
 
-// A run goes on with the spec that its checkpoint's config.json says: it must be the same.
+// A run resumes with the spec in its checkpoint's config.json: it must be the same.
 TEST(TrainOptions, ANewModelOfEveryFamilyIsWhatItsConfigurationSays) {
     for (const char* family : {"llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox"}) {
         SCOPED_TRACE(family);

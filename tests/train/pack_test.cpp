@@ -1,4 +1,4 @@
-// Texts into a data folder and back, and data folders that were tampered with.
+// Packing texts into a data folder and reading them back, and data folders that were tampered with.
 #include "train/pack.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ class Pack : public testing::Test {
         return out;
     }
 
-    // The documents that a split's ids print, and a check of the end tokens around them.
+    // The documents in a split's ids, after checking the end tokens around them.
     std::vector<std::string> documents_of(const Shards& shards, std::int32_t end) const {
         std::vector<std::int32_t> ids(shards.tokens());
         shards.read(0, ids);
@@ -78,7 +78,7 @@ class Pack : public testing::Test {
         return out;
     }
 
-    // Calling `what` throws an Error with `says` in it, and leaves `files` in the folder.
+    // `what` throws an Error with `says` in it, and leaves `files` files in the folder.
     template <typename What>
     void expect_error(const std::string& says, What&& what) const {
         const std::size_t before = folder.files();
@@ -98,12 +98,12 @@ class Pack : public testing::Test {
     text::Tokenizer::Ptr tokenizer;
 };
 
-// Pieces of one document are encoded side by side: the same ids, and still one document.
+// Pieces of one document are encoded in parallel: the same ids, and still one document.
 TEST_F(Pack, AHugeDocumentIsOne) {
     std::string text = "The first";
     while (text.size() < 700'000)
         text += " word of it's " + std::to_string(text.size()) + "\n, mill";
-    const std::string uncut(600'000, 'x');  // which has no place to be cut
+    const std::string uncut(600'000, 'x');  // it has no place to be cut
     PackOptions wanted = options("huge");
     wanted.data = {folder.write("huge.txt", text + std::string(story::kStorySeparator) + uncut)};
     wanted.val = 0;
@@ -119,7 +119,7 @@ TEST_F(Pack, AHugeDocumentIsOne) {
         want.push_back(set.end_token);
     }
     EXPECT_TRUE(ids == want);
-    // An added token that may lie across a cut: there is none.
+    // No added token lies across a cut.
     EXPECT_GT(tokenizer->cut_before(text, text.size()), 0u);
     for (const text::AddedToken& token :
          {text::AddedToken{.id = 5, .text = "first word"},
@@ -151,7 +151,7 @@ TEST_F(Pack, RoundTrip) {
     const std::vector<std::string> train = documents_of(set.train, set.end_token);
     const std::vector<std::string> val = documents_of(set.val, set.end_token);
     ASSERT_EQ(val.size(), 9u);
-    // Whole documents, each in one of the splits, in their order.
+    // Whole documents, each in one of the splits, in order.
     std::size_t t = 0, v = 0, train_bytes = 0;
     for (const std::string& document : documents) {
         if (t < train.size() && train[t] == document) {
@@ -234,7 +234,7 @@ TEST_F(Pack, FilesFoldersGlobsAndTheirOwnValidation) {
     const PackResult result = pack(wanted, pool);
     EXPECT_EQ(result.files, 4u + 3u);
     const Dataset set = Dataset::open(wanted.out);
-    // Without a separator a document is the file as it is.
+    // Without a separator a document is the unchanged file.
     EXPECT_EQ(documents_of(set.train, set.end_token),
               std::vector<std::string>({"  first\n", "second\n", "third"}));
     EXPECT_EQ(documents_of(set.val, set.end_token),
@@ -300,7 +300,7 @@ TEST_F(Pack, BadRequestsSaySoAndLeaveNothing) {
 
     (void)pack(options(), pool);
     says("--force", options());
-    // What a killed process left goes; what a living one, of any user, is at does not.
+    // Removes what a killed process left, but not what a living one, of any user, is writing.
     fs::create_directories(folder / "data.partial.2147483647/x");  // above any process id
     fs::create_directories(folder / "data.partial.1");
     fs::create_directories(folder / "data.partial.x");
@@ -313,7 +313,7 @@ TEST_F(Pack, BadRequestsSaySoAndLeaveNothing) {
     EXPECT_TRUE(fs::exists(folder / "data.partial.x"));
 }
 
-// A disk that takes no more, by a limit on file sizes: one clear error, no folder.
+// A full disk, simulated by a limit on file sizes: one clear error, no folder.
 TEST_F(Pack, AFullDiskLeavesNothing) {
     std::string text;
     for (int i = 0; i < 30000; ++i) text += static_cast<char>('a' + i % 7 * i % 26);
@@ -350,7 +350,7 @@ TEST_F(Pack, TamperedFoldersSaySo) {
     };
     says("not valid JSON", good.substr(0, 50));
     says("pack the data again", good.substr(0, 50));
-    // As many as were a crash, in the reader and in what wrote the error.
+    // A depth that once crashed the reader and the writer of the error.
     says("nested deeper than 64",
          replaced("\"vocab\": 280", "\"vocab\": " + std::string(100000, '[')));
     says("nested deeper than 64",
@@ -363,7 +363,7 @@ TEST_F(Pack, TamperedFoldersSaySo) {
     says("vocab = 280", replaced("\"vocab\": 280", "\"vocab\": 281"));
     says("end_token", replaced("\"end_token\": 0", "\"end_token\": 280"));
     says("end_token", replaced("\"end_token\": 0", "\"end_token\": -1"));
-    const auto flipped = [&](const std::string& after) {  // another digit behind `after`
+    const auto flipped = [&](const std::string& after) {  // changes the digit after `after`
         std::string text = good;
         char& digit = text.at(text.find(after) + after.size());
         digit = digit == '1' ? '2' : '1';

@@ -1,4 +1,5 @@
-// A model in stages against the same model on one rank: the same bits. Ranks are threads here.
+// A model in stages compared with the same model on one rank: the same bits. Ranks are threads
+// here.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -114,7 +115,7 @@ Result train(const model::ModelSpec& spec, const Layout& layout) {
         if (stage + 1 == layout.stages && replica == 0) last = mine.numbers;
         EXPECT_EQ(engine.shares_state(),
                   layout.stages > 1 || (layout.zero > 0 && layout.replicas > 1));
-        // What a stage takes is what it planned.
+        // A stage allocates what it planned.
         std::uint64_t planned = 0;
         for (const MemoryPlan::Item& item : engine.plan().items()) {
             if (item.name == "exchange") planned = item.bytes;
@@ -129,7 +130,7 @@ Result train(const model::ModelSpec& spec, const Layout& layout) {
         engine.end_serving();
         out = std::move(mine);
     });
-    // All stages know losses and norms of steps, the last one those of a validation.
+    // All stages know losses and norms of steps, only the last one those of a validation.
     for (std::size_t i = 0; i < 2 * kSteps; ++i) EXPECT_EQ(out.numbers[i], last[i]);
     out.numbers = last;
     return out;
@@ -182,8 +183,8 @@ TEST(Pipeline, StagesTrainAsOneRankDoes) {
     }
 }
 
-// A stage plans and has the parameters, gradients and moments of its layers, and what they keep for
-// every pass on its way.
+// A stage plans and has the parameters, gradients and moments of its layers, and their kept
+// activations for every pass in flight.
 TEST(Pipeline, AStageHoldsItsPart) {
     const model::ModelSpec spec = spec_of("llama", "no");
     const auto plan_of = [&](const std::vector<int>& layers, int stage, int on_their_way) {
@@ -203,7 +204,7 @@ TEST(Pipeline, AStageHoldsItsPart) {
                four = plan_of({2, 2}, 0, 4);
     EXPECT_EQ(four[3] - two[3], 2 * (two[3] - one[3]));  // activations
     EXPECT_GT(four[3], 3 * one[3]);
-    EXPECT_EQ(four[4], one[4]);  // the workspace is there once
+    EXPECT_EQ(four[4], one[4]);  // there is one workspace
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Plans against cases that are computed by hand, and against what the trainer counts of itself.
+// Plans compared with cases computed by hand, and with the trainer's own numbers.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,13 +41,13 @@ constexpr double kClose = 1e-9;
 
 TEST(Plan, CollectivesByHand) {
     const ClusterSpec c = cluster("h100", 32);
-    // Eight of a node, 1 GB, twice round: a call of 8.4 us, 14 steps of 3.4 us, and 2 x 7/8 GB at
-    // 0.8 x 450 GB/s.
+    // Eight GPUs of a node, 1 GB, all-reduce: a call of 8.4 us, 14 steps of 3.4 us, and 2 x 7/8 GB
+    // at 0.8 x 450 GB/s.
     EXPECT_CLOSE(collective_seconds(c, {8, 1}, 1e9, 1, Rounds::two),
                  8.4e-6 + 14 * 3.4e-6 + 2 * 0.875 / 360);
-    // Four nodes of eight, once: three calls of 7 steps inside and a depth of 2 between nodes. Of
-    // 3/4 GB that leave a node each of 8 cards sends an eighth at 0.8 x 50 GB/s, which the links
-    // inside just outlast; at 25 GB/s it is the other way round.
+    // Four nodes of eight, one round: three calls of 7 steps inside and a depth of 2 between nodes.
+    // Of the 3/4 GB that leave a node each of 8 cards sends an eighth at 0.8 x 50 GB/s, slightly
+    // faster than the links inside; at 25 GB/s it is slower.
     const double calls = 3 * (8.4e-6 + 7 * 3.4e-6 + 2 * 14e-6);
     EXPECT_CLOSE(collective_seconds(c, {8, 4}, 1e9, 3, Rounds::one), calls + 0.875 / 360);
     ClusterSpec slow = c;
@@ -69,7 +69,7 @@ TEST(Plan, GroupsLieInNodes) {
     is(8, 1, 8, 1);
     is(64, 1, 8, 8);
     is(4, 1, 4, 1);
-    is(16, 4, 2, 8);  // every fourth GPU: two of a node
+    is(16, 4, 2, 8);  // every fourth GPU: two per node
     is(8, 8, 1, 8);
 }
 
@@ -111,12 +111,12 @@ TEST(Plan, OneGpuByHand) {
     EXPECT_CLOSE(cost.forward.products, 2 * matrices * 32768 / rate);
     EXPECT_CLOSE(cost.backward.products, 4 * matrices * 32768 / rate);
     EXPECT_CLOSE(cost.forward.attention, 2.0 * 12 * 768 * 1024 * 32768 / (0.33 * 989.4e12));
-    // Norms read 4 and write 2 bytes of 768 elements, twice a layer and once at the end; the
+    // Norms read 4 and write 2 bytes of 768 elements, twice per layer and once at the end; the
     // activation reads 2 and writes 2 bytes of 3,072; the embedding 6 of 768. 12 x 11 + 3 kernels
     // of 2 us.
     const double passes = 25 * 6 * 768 + 12 * 4 * 3072 + 6 * 768;
     EXPECT_CLOSE(cost.forward.passes, passes * 32768 / (0.8 * 4.8e12) + 135 * 2e-6);
-    // 38 bytes of 124,439,808 parameters.
+    // 38 bytes for each of 124,439,808 parameters.
     EXPECT_CLOSE(cost.optimizer, 38 * 124439808.0 / (0.8 * 4.8e12));
     EXPECT_EQ(cost.bubble + cost.data.exposed + cost.tensor.exposed + cost.pipeline.exposed, 0);
     // Measured: 54.4 to 55.0 ms, 13.15 GiB planned, scratch included (docs/benchmarks.md).
@@ -157,7 +157,7 @@ TEST(Plan, ActivationsAreTheTrainers) {
 }
 
 TEST(Plan, BytesOfAParameter) {
-    // 18 bytes on one GPU; 6 + 12/N with the optimizer in shards, 2 + 16/N, 18/N.
+    // 18 bytes on one GPU; 6 + 12/N with a sharded optimizer, 2 + 16/N, 18/N.
     const double p = static_cast<double>(shape("gpt2").parameters());
     Job j = job("gpt2", 1024, 64);
     j.exact = false;
@@ -193,7 +193,7 @@ TEST(Plan, PipelineByHand) {
     // Three of eight micro-batches' time, (p - 1) / m of the ideal.
     const double busy = cost.forward.sum() + cost.backward.sum() + cost.again.sum();
     EXPECT_CLOSE(cost.bubble, 3 * busy / 8);
-    // 2 x 2,048 tokens of 4,096 in f32, both ways, for 8 micro-batches.
+    // 2 x 2,048 tokens of 4,096 in f32, in both directions, for 8 micro-batches.
     const double message = 4.0 * 2 * 2048 * 4096;
     EXPECT_CLOSE(cost.pipeline.sent, 16 * message);
     EXPECT_CLOSE(cost.pipeline.exposed, 6 * send_seconds(c, message, 1));
@@ -201,11 +201,11 @@ TEST(Plan, PipelineByHand) {
     const auto layers = stage_layers(c, j, layout);
     EXPECT_EQ(std::accumulate(layers.begin(), layers.end(), 0), 32);
     EXPECT_LT(layers.back(), layers.front());  // it has the head
-    // Stage i has 4 - i micro-batches on their way: 4 inputs of a layer for every one of the last.
+    // Stage i has 4 - i micro-batches in flight: 4 inputs of a layer for each of the last stage.
     const double input = 4.0 * 2 * 2048 * 4096;  // bytes of a layer's input
     const auto kept = [&](std::size_t i) { return cost.stages[i].activations; };
     EXPECT_CLOSE(kept(0) - kept(1), input * (4 * layers[0] - 3 * layers[1]));
-    // All parameters are somewhere, and none twice: the head is not tied.
+    // Every parameter is in exactly one stage: the head is not tied.
     double sum = 0;
     for (const StageMemory& stage : cost.stages) sum += stage.parameters;
     EXPECT_EQ(sum, static_cast<double>(j.spec.parameters()));
@@ -221,7 +221,7 @@ TEST(Plan, BothEndsHoldATiedTable) {
     const double table = 50257.0 * 768;
     EXPECT_EQ(cost.stages[0].parameters + cost.stages[1].parameters,
               static_cast<double>(j.spec.parameters()) + table);
-    // 2 x 1,024 tokens of 768 there and back, four times, and the table's gradient once.
+    // 2 x 1,024 tokens of 768 in both directions, four times, and the table's gradient once.
     const double message = 4.0 * 2 * 1024 * 768;
     EXPECT_CLOSE(cost.pipeline.sent, 8 * message + 4 * table);
     EXPECT_CLOSE(cost.pipeline.exposed,
@@ -236,14 +236,14 @@ TEST(Plan, GradientsHideBehindTheBackward) {
     ClusterSpec c = cluster("h100", 8);
     const double p = static_cast<double>(j.spec.parameters());
     const double slowed = 16.0 / 132;
-    // Fast links: the table's part is waited for, 39,383,808 parameters with the positions.
+    // Fast links: only the table's part is exposed, 39,383,808 parameters with the positions.
     Cost cost = cost_of(c, j, layout);
     double all = collective_seconds(c, {8, 1}, 2 * p, 13, Rounds::two);
     const double tail = all * 39383808 / p;
     EXPECT_CLOSE(cost.data.seconds, all);
     EXPECT_CLOSE(cost.data.sent, 2 * 2 * p * 7 / 8);
     EXPECT_CLOSE(cost.data.exposed, tail + slowed * (all - tail));
-    // Slow links: all that the backward is too short for.
+    // Slow links: everything that the backward does not hide is exposed.
     c.link_node = 1e9;
     cost = cost_of(c, j, layout);
     all = collective_seconds(c, {8, 1}, 2 * p, 13, Rounds::two);
@@ -251,13 +251,13 @@ TEST(Plan, GradientsHideBehindTheBackward) {
     ASSERT_GT(all, 2 * back);
     EXPECT_CLOSE(cost.data.exposed, all - back + slowed * back);
     EXPECT_EQ(cost.binds().substr(0, 13), "communication");
-    // Parameters that come back in shards are waited for, too.
+    // Gathering sharded parameters is exposed, too.
     layout.zero = 1;
     cost = cost_of(c, j, layout);
     const double half = collective_seconds(c, {8, 1}, 2 * p, 13, Rounds::one);
     EXPECT_CLOSE(cost.data.seconds, 2 * half);
     EXPECT_CLOSE(cost.data.exposed, half - back + slowed * back + half);
-    // Everything in shards, twice a step: parameters forward and back, gradients.
+    // Everything sharded: parameters are gathered forward and backward, gradients reduced.
     layout.zero = 3;
     layout.micro_batches = 2;
     EXPECT_CLOSE(cost_of(c, j, layout).data.seconds, 6 * half);
@@ -298,7 +298,7 @@ TEST(Plan, WhatDoesNotFitSaysHowMuchItNeeds) {
     const Found found = find_layouts(cluster("rtx-4090", 1), job("llama-3-8b", 8192, 1), {}, 1);
     EXPECT_TRUE(found.fitting.empty());
     ASSERT_TRUE(found.nearest.has_value());
-    // 18 bytes of 8.03 billion parameters, and what passes keep.
+    // 18 bytes for each of 8.03 billion parameters, and the kept activations.
     EXPECT_GT(found.nearest->cost.most_memory(), 18 * 8.03e9);
     EXPECT_EQ(found.nearest->layout.recompute, Recompute::full);
 }
@@ -340,7 +340,7 @@ TEST(Plan, TheBandHoldsTheStep) {
     EXPECT_LT(narrow.low, step);
     EXPECT_LT(step, narrow.high);
     EXPECT_LT(narrow.high, wide.high);
-    // One GPU has nothing but its own pace to be wrong about.
+    // For one GPU only its own pace is uncertain.
     const Band alone = band_of(cluster("h100", 1), job("gpt2", 1024, 4), {}, 0.2);
     EXPECT_CLOSE(alone.high / alone.low, 1.2 / 0.8);
 }
@@ -356,7 +356,7 @@ TEST(Plan, CalibratesByAMeasuredStep) {
     const DeviceSpec device = *device_of_driver_name(m.device);
     EXPECT_STREQ(device.name, "h200");
     const double pace = pace_of(m, shape("gpt2"), device);
-    // What is planned with it takes as long as what was measured.
+    // A plan with this calibration predicts the measured time.
     ClusterSpec c = cluster("h200", 1);
     c.pace = pace;
     Job j = job("gpt2", 1024, 64);

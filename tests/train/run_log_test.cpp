@@ -1,4 +1,4 @@
-// What is done to a run's log or report while it goes costs no checkpoint, and no file of others.
+// Changes to a run's log or report during the run cost no checkpoint, and no foreign file.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -40,7 +40,7 @@ class RunLog : public Disturbed {
         for (const std::string& note : notes_) all += note + "\n";
         return all;
     }
-    // Six steps, `act` after step `when`.
+    // Six steps; runs `act` after step `when`.
     TrainResult train_and(std::int64_t when, const std::function<void()>& act) {
         notes_.clear();
         events_.step = [&, when](const TrainEvents::Step& step) {
@@ -89,7 +89,7 @@ TEST_F(RunLog, WhatStandsInItsPlaceIsLeftAlone) {
     struct Case {
         const char* name;
         std::function<void()> act;      // puts something in the log's place
-        std::function<bool()> is_left;  // as it was
+        std::function<bool()> is_left;  // it is unchanged
         const char* says;               // when the run is resumed
     };
     const std::vector<Case> cases = {

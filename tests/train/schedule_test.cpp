@@ -1,4 +1,4 @@
-// Pipelines on paper: stages, orders, bubbles.
+// Pipelines in theory: stages, orders, bubbles.
 #include "train/parallel/schedule.h"
 
 #include <gtest/gtest.h>

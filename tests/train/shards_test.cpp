@@ -14,7 +14,7 @@
 namespace mr::train {
 namespace {
 
-// `what` must throw an input Error with `says` in it.
+// Checks that `what` throws an input Error with `says` in it.
 template <typename What>
 void expect_error(const std::string& says, What&& what) {
     try {
@@ -82,12 +82,12 @@ TEST(Shard, AFileThatIsCutWhileItIsReadSaysSo) {
     shard.read(20000, out);
     EXPECT_EQ(out, std::vector<std::int32_t>(30000, 7));
     std::filesystem::resize_file(path, kShardHeaderBytes + 2 * 40000 + 1);
-    shard.read(10000, out);  // which is still there
+    shard.read(10000, out);  // still readable
     expect_error("train-00000.bin: offset", [&] { shard.read(10001, out); });
     expect_error("has become shorter", [&] { shard.verify(); });
 }
 
-// The layout is a promise to files that exist already.
+// The layout is fixed, since files already exist.
 TEST(Shard, TheBytesOfTheHeader) {
     const std::string bytes = shard_header_bytes(
         {2, 0x01020304, 0x1122334455667788ull, 0xA1A2A3A4A5A6A7A8ull, 0xB1B2B3B4B5B6B7B8ull});
@@ -144,7 +144,7 @@ TEST(Shard, DamageIsFoundByTheChecksum) {
     expect_error("checksum", [&] { Shard::parse(file.bytes(), "x.bin").verify(); });
 }
 
-// The seeds of the fuzzer: those named good read to their end, those named bad say why not.
+// The seeds of the fuzzer: good ones are read to their end, bad ones give an error.
 TEST(Shard, TheFuzzersSeeds) {
     int good = 0, bad = 0;
     const std::string corpus = std::string(MR_SOURCE_DIR) + "/tests/fuzz/corpus/shards";

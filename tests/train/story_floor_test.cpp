@@ -1,4 +1,4 @@
-// The floor under a loss: known where packed data is the storybook's, and only there.
+// The lower bound of a loss: known if packed data comes from the storybook, and only then.
 #include "train/story_floor.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace mr::train {
 namespace {
 
-// Texts as a split of bytes, an end token before and after each.
+// Texts as a split of bytes, with an end token before and after each.
 struct Packed {
     static constexpr std::int32_t kEnd = 256;
 
@@ -59,7 +59,7 @@ TEST(StoryFloor, IsTheirProbability) {
     ASSERT_TRUE(floor);
     EXPECT_EQ(floor->stories, 20u);
     EXPECT_NEAR(floor->nats_per_story, nats / 20, 1e-9);
-    // Each has its end token; the one at the beginning is no part of any.
+    // Each story has its end token; the one at the beginning belongs to none.
     EXPECT_NEAR(floor->nats_per_token, nats / static_cast<double>(packed.tokens - 1), 1e-9);
     EXPECT_EQ(floor->entropy_nats, story::Storybook::entropy_nats());
     EXPECT_EQ(packed.floor(5)->stories, 5u);

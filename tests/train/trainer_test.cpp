@@ -1,4 +1,4 @@
-// A training run that is disturbed: what it has done is kept.
+// A training run that is disturbed: finished steps are kept.
 #include "train/trainer.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ TEST_F(Disturbed, DataThatCannotBeReadEndsTheStepThatNeedsItAndNothingBefore) {
     const std::string good = ids();
     options_.prefetch = 0;
     events_.step = [&](const TrainEvents::Step& step) {
-        // The third step's batch is there already; while it computes, the fourth's is asked for.
+        // The third step's batch is loaded already; while it computes, the fourth's is requested.
         if (step.metrics.step == 2) write_ids(std::string(good.size(), '\xff'));
     };
     EXPECT_THROW(train(options_, events_), Error);
@@ -37,7 +37,7 @@ TEST_F(Disturbed, DataThatCannotBeReadEndsTheStepThatNeedsItAndNothingBefore) {
     resume(options_.out, {}, {});
     TrainOptions whole = options_;
     whole.out = folder_ / "whole";
-    // Not one batch more than there are steps is read.
+    // No more batches are read than there are steps.
     events_.step = [&](const TrainEvents::Step& step) {
         if (step.metrics.step == 5) write_ids(std::string(good.size(), '\xff'));
     };
@@ -46,7 +46,7 @@ TEST_F(Disturbed, DataThatCannotBeReadEndsTheStepThatNeedsItAndNothingBefore) {
     EXPECT_EQ(read_text_file(options_.out + weights), read_text_file(whole.out + weights));
 }
 
-// Through a map it would be SIGBUS.
+// Through a map this would be SIGBUS.
 TEST_F(Disturbed, AShardThatIsCutUnderARunLosesNoStep) {
     const std::string good = read_text_file(shard());
     for (const int prefetch : {0, 2}) {
@@ -64,7 +64,7 @@ TEST_F(Disturbed, AShardThatIsCutUnderARunLosesNoStep) {
             EXPECT_EQ(fs::path(error.info().file).filename(), "train-00000.bin");
             EXPECT_NE(std::string(error.what()).find("has become shorter"), std::string::npos);
         }
-        // What was read ahead is worked off.
+        // Batches that were read ahead are used.
         ASSERT_EQ(saved().size(), 1u);
         EXPECT_GE(saved()[0], 5);
         EXPECT_LE(saved()[0], prefetch == 0 ? 6 : 7 + prefetch);
@@ -97,7 +97,8 @@ TEST_F(Disturbed, WhateverIsThrownTheLastWholeStepIsSaved) {
     };
     EXPECT_THROW(train(options_, events_), std::runtime_error);
     EXPECT_EQ(saved(), std::vector<std::int64_t>{4});
-    // Even a listener that throws what is no exception while that is saved: what was first is told.
+    // Even if a callback throws something that is no exception during the save: the first error is
+    // reported.
     events_.saving = [](bool) { throw 1; };
     TrainOptions other = options_;
     other.out = folder_ / "other";
@@ -141,7 +142,7 @@ TEST_F(Disturbed, AValidationAndASampleAreLeftWhenAsked) {
     options_.sample_tokens = 1000;
     options_.model.context = 2000;
     events_.stop = [&, sampling = 0]() mutable {
-        // After the second step it is asked nowhere but by the sample.
+        // After the second step only the sample polls it.
         sampling += fs::exists(run_file("metrics.jsonl")) && lines() == 2;
         return sampling > 5;
     };
@@ -205,7 +206,7 @@ TEST_F(Disturbed, WhatRecomputationSavesAndCostsIsSaid) {
     EXPECT_NE(read_text_file(run_file("report.html")).find(notes_[0]), std::string::npos);
 }
 
-// The cost that is told, against what the operations count.
+// The reported cost, compared with the operations' counts.
 TEST(Pruning, WhatLiesAfterTheNewestIsNotCounted) {
     const mr::test::TempFolder folder;
     for (const int step : {1, 2, 3, 9}) {
@@ -251,7 +252,7 @@ TEST(Recomputation, CostsWhatTheLedgerCounts) {
         const auto more = [&](const Ledger& ledger, OpKind kind) {
             return ledger.op(kind).flops - none.op(kind).flops;
         };
-        // By the keys that there are: (seq + 1) / 2 a query, where seq / 2 is told.
+        // Attention has (seq + 1) / 2 keys per query, where seq / 2 is reported.
         EXPECT_EQ(more(full, OpKind::linear) + more(full, OpKind::attention) * seq / (seq + 1),
                   told(model::Recompute::full));
         EXPECT_EQ(more(light, OpKind::linear) + more(light, OpKind::attention), 0u);
