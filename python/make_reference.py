@@ -72,7 +72,7 @@ def annotation(given):
 
 
 def fields(thing):
-    """(name, type, comment) of annotated members: `name: type #: comment`."""
+    """(name, type, comment) of annotated members: `name: type  #: comment`."""
     try:
         source = inspect.getsource(thing)
     except (OSError, TypeError):

@@ -1,11 +1,11 @@
 // One model with its cache kept in four ways, one token at a time (`bench context`):
 //   recompute: the last `cap` tokens are encoded anew for every token;
 //   published: StreamingLLM as published (upkeep.h), which evicts after every token;
-//   pruned: the same, but evicts R tokens at a time, every R tokens;
-//   ring: the engine's own streaming, which moves nothing. cap = sinks + window. A token sees `cap`
-// keys, itself included; between two prunings one more for every token, up to cap + R - 1. Keys are
-// rotated anew at every step in published and pruned alike, because the published attention does so
-// whether or not something was evicted.
+//   pruned:    the same, but evicts R tokens at a time, every R tokens;
+//   ring:      the engine's own streaming, which moves nothing.
+// cap = sinks + window. A token sees `cap` keys, itself included; between two prunings one more for
+// every token, up to cap + R - 1. Keys are rotated anew at every step in published and pruned
+// alike, because the published attention does so whether or not something was evicted.
 #pragma once
 
 #include <cstdint>

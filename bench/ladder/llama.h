@@ -66,7 +66,7 @@ class PlainLlama {
     int positions_;
     int length_ = 0;
     std::vector<float> x_;              // [dim]     the residual stream
-    std::vector<float> h_;              // [dim] normed, or what a block adds to x
+    std::vector<float> h_;              // [dim]     normed, or what a block adds to x
     std::vector<float> q_, attn_;       // [heads, head_dim]
     std::vector<float> scores_;         // [positions]
     std::vector<float> gate_, up_;      // [hidden]

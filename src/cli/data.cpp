@@ -1,5 +1,5 @@
-// millrace data storybook: stories in which every choice has a known probability. millrace data
-// pack: texts into token shards for training.
+// millrace data storybook: stories in which every choice has a known probability.
+// millrace data pack: texts into token shards for training.
 #include <fmt/format.h>
 
 #include <cmath>

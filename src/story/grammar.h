@@ -14,11 +14,10 @@
 //         {var=table.col}   draws a record, binds it to var, expands its column
 //         {var=table.col!v} the same, never the record that v is bound to (several ! allowed)
 //         {var.col}         expands a column of the bound record
-//         {^...} capital first letter; {a ...} with "a"/"an"; {A ...} with "A"/"An" The
-// default column is the table's first. Columns are templates, too, so a record can hold the
-// choices that only make sense for it: that is how beginnings decide endings. "//" is a
-// newline. Runs of blanks collapse, and a blank before , . ! ? is dropped, so slots may expand
-// to nothing.
+//         {^...}            capital first letter; {a ...} with "a"/"an"; {A ...} with "A"/"An"
+// The default column is the table's first. Columns are templates, too, so a record can hold the
+// choices that only make sense for it: that is how beginnings decide endings. "//" is a newline.
+// Runs of blanks collapse, and a blank before , . ! ? is dropped, so slots may expand to nothing.
 //
 // Every choice is made where the reader first sees its outcome, so a derivation can be read back
 // from its text, left to right; `ambiguities` proves this for a whole grammar.

@@ -1,10 +1,10 @@
 // Whether a text is a story of the storybook's kind. There are two answers: whether the grammar
 // could have written it word for word, and whether it is well-formed, as a story in other words can
 // be, too. Well-formed means:
-//   - it is complete: paragraphs end, quotes close - it has one hero throughout, with
-//   one name and one pronoun; no name comes up without an introduction - a character who
-//   gives advice has appeared before - there is a wish, and the ending resolves that
-//   wish
+//   - it is complete: paragraphs end, quotes close
+//   - it has one hero, with one name and one pronoun; every name is introduced
+//   - a character who gives advice has appeared before
+//   - there is a wish, and the ending resolves that wish
 #pragma once
 
 #include <array>

@@ -1,9 +1,9 @@
 // Checkpoints of a training run: RUN/checkpoints/step-000500/ with
 //   config.json, model.safetensors, tokenizer.json, tokenizer_config.json   a Hugging Face model
 //   optimizer.safetensors                                 m and v, flat, as model::ParamLayout
-//   state.json the step, the options, hashes A checkpoint is written under another name, synced and
-// renamed, so a folder of that name is complete. A run killed at any moment still has all its
-// checkpoints, and perhaps one more.
+//   state.json                                            the step, the options, hashes
+// A checkpoint is written under another name, synced and renamed, so a folder of that name is
+// complete. A run killed at any moment still has all its checkpoints, and perhaps one more.
 #pragma once
 
 #include <cstdint>
@@ -63,8 +63,8 @@ class Checkpoints {
     std::string put_aside(std::int64_t step);
 
     // These throw DamagedCheckpoint, which names the checkpoint before; and Error if the files may
-    // be good: from another version of this program, or not readable. The state of the checkpoint
-    // at `step`, without weights.
+    // be good: from another version of this program, or not readable.
+    // The state of the checkpoint at `step`, without weights.
     TrainState read_state(std::int64_t step) const;
     model::ModelSpec read_spec(std::int64_t step) const;
     // Loads parameters and moments into an engine with its spec.

@@ -1,11 +1,10 @@
 // The log of a training run, metrics.jsonl: one JSON object a line for every step,
 //   {"step": 100, "loss": 2.31, "val_loss": 2.4, "bits_per_byte": 1.1, "lr": 0.001,
 //    "grad_norm": 0.8, "tokens_per_second": 51234.5, "data_wait_seconds": 0, "skipped": false,
-//    "seconds": 0.64} "val_loss" and "bits_per_byte" are there only
-// if validation ran, "masked" only with the diffusion objective; a
-// number that is not finite is null. Numbers are written so that they
-// read back as the same doubles: two runs are equal when these lines
-// are.
+//    "seconds": 0.64}
+// "val_loss" and "bits_per_byte" are there only if validation ran, "masked" only with the diffusion
+// objective; a number that is not finite is null. Numbers are written so that they read back as the
+// same doubles: two runs are equal if these lines are equal.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ struct Activations {
     Tensor h;         // [tokens, dim]     normed input of attention
     Tensor h2;        // [tokens, dim]     normed input of the MLP, where parallel
     Tensor q, k, v;   // [tokens, q_dim], [tokens, kv_dim] twice
-    Tensor q_sinks;   // [tokens, q_dim] queries for sinks, where sequences may stream
+    Tensor q_sinks;   // [tokens, q_dim]   queries for sinks, where sequences may stream
     Tensor attn;      // [tokens, q_dim]
     Tensor gate, up;  // [tokens, hidden]
     Tensor last;      // [rows, dim]       what the LM head reads

@@ -97,12 +97,12 @@ inline std::int64_t device_pages(const EngineOptions& options) {
 
 // Where each buffer lies. In a plan there are only shapes.
 struct DeviceTensors {
-    // Activations. Rows are those of the largest pass or step, or of those with logits, for `last`
-    // and `logits`. Elements are 4 bytes wide, so that a buffer can be viewed in any compute type.
+    // Activations, with the rows of the largest pass or step; `last` and `logits` only have the rows
+    // with logits. Elements are 4 bytes wide, so that a buffer can be viewed in any compute type.
     Tensor x;        // [tokens, dim]                  the residual stream, f32
     Tensor h;        // [tokens, dim]                  the normed input, where not fused
     Tensor h2;       // [tokens, dim]                  the MLP's, with a parallel residual
-    Tensor branch;   // [tokens, dim] to be added to x, where separate
+    Tensor branch;   // [tokens, dim]                  to be added to x, where separate
     Tensor qkv;      // [tokens, q_dim + 2 kv_dim]     before the rotation, where not fused
     Tensor q, attn;  // [tokens, q_dim]
     Tensor gate_up;  // [tokens, 2 hidden]             where not fused

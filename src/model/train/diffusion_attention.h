@@ -4,11 +4,12 @@
 // two ranges of rows; three calls can:
 //   clean rows over clean keys    block_causal
 //   noisy rows over clean keys    block_before   } merged by their log-sum-exps
-//   noisy rows over noisy keys full, a block is a sequence The backwards of the last two get the
-// merged result, so that each has its share of the softmax. Their gradients of the noisy queries
-// are added, and so are the first two calls' gradients of clean keys. If the device has one
-// operation for the last call and the merge (TrainOps::own_blocks), it does both in one pass, and
-// its backward adds its dq to the other part's.
+//   noisy rows over noisy keys    full, a block is a sequence
+// The backwards of the last two get the merged result, so that each has its share of the softmax.
+// Their gradients of the noisy queries are added, and so are the first two calls' gradients of
+// clean keys. If the device has one operation for the last call and the merge
+// (TrainOps::own_blocks), it does both in one pass, and its backward adds its dq to the other
+// part's.
 //
 // Rows::noisy: clean rows are needed only for their keys and values, as in the last layer, after
 // which no clean row is read. Then the first call is left out, and clean queries have no

@@ -2,11 +2,11 @@
 //
 //   x -> h1 = norm(x) -> qkv = h1 Wqkvᵀ -> [norm of heads] -> rope -> attention -> x1 = x + attn
 //   Woᵀ
-//     -> h2 = norm(x1) -> gu = h2 [gate; up]ᵀ -> a = act(gu) -> x2 = x1 + a Wdownᵀ (parallel
-// residual: both norms read x, both branches are added to it). The LM head and the loss are
-// computed in chunks of rows: all logits never exist at once. For diffusion (TrainShape::block)
-// only rows of unknown tokens go through the head, and the last layer continues after its keys and
-// values with noisy rows only.
+//     -> h2 = norm(x1) -> gu = h2 [gate; up]ᵀ -> a = act(gu) -> x2 = x1 + a Wdownᵀ
+// (parallel residual: both norms read x, both branches are added to it).
+// The LM head and the loss are computed in chunks of rows: all logits never exist at once. For
+// diffusion (TrainShape::block) only rows of unknown tokens go through the head, and the last layer
+// continues after its keys and values with noisy rows only.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@ const chats = {
   open: null,        // the conversation shown
   views: [],         // one MessageView for each of its messages
   runs: new Map(),   // by conversation id: {chat, message, meter, controller, saved}
-  meters: new Map(), // Meter of the last answer, by conversation id
+  meters: new Map(), // meter of the last answer, by conversation id
   pinned: true,      // the end stays in view
 
   show(chat) {
