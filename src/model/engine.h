@@ -60,7 +60,7 @@ struct EngineOptions {
     bool graph = true;             // a decode step is one launch
     bool dependent_launch = true;  // kernels start while their predecessors end
     bool batch_products = true;    // GEMMs of many decode rows read the weights once
-    // Attention over many sequences or long keys uses persistent blocks, one set per
+    // Attention over many sequences or long keys uses persistent blocks, which stay on their
     // multiprocessor.
     bool resident_attention = true;
     // The layers of a decode step are one kernel, where there is one (docs/cuda-engine.md). Only

@@ -65,7 +65,7 @@ std::optional<Run::Validation> Run::validate() {
     // In diffusion the first token of a row is predicted, too.
     const auto width = static_cast<std::size_t>(val_batches_->row_tokens());
     const std::size_t first = width - static_cast<std::size_t>(o_.seq);
-    // The next slot holds the next batch already; use another one.
+    // slot_ holds the next batch already, so use the slot after it.
     const int slot = (slot_ + 1) % engine_->options().shape.slots;
     const auto replicas = static_cast<std::uint64_t>(grid_.replicas);
     // Ranks that shard parameters make equally many passes each; the last may not count.

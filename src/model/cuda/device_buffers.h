@@ -97,8 +97,9 @@ inline std::int64_t device_pages(const EngineOptions& options) {
 
 // Where each buffer lies. In a plan there are only shapes.
 struct DeviceTensors {
-    // Activations, with the rows of the largest pass or step; `last` and `logits` only have the rows
-    // with logits. Elements are 4 bytes wide, so that a buffer can be viewed in any compute type.
+    // Activations, with the rows of the largest pass or step; `last` and `logits` only have the
+    // rows with logits. Elements are 4 bytes wide, so that a buffer can be viewed in any compute
+    // type.
     Tensor x;        // [tokens, dim]                  the residual stream, f32
     Tensor h;        // [tokens, dim]                  the normed input, where not fused
     Tensor h2;       // [tokens, dim]                  the MLP's, with a parallel residual
@@ -123,7 +124,7 @@ struct DeviceTensors {
     static constexpr std::int64_t kBlockWords = 128;                    // at most, of 8 bytes
     std::uint64_t* not_finite = nullptr;  // [1], with check_nan: ops::NotFinite, packed
 
-    // The arrays of a batch on the device; staging holds the same arrays in pinned memory.
+    // The arrays that describe a batch, on the device.
     struct Arrays {
         std::int32_t *ids, *positions, *sequence;  // [tokens]
         std::int32_t* first;  // [2 (sequences + 1)]: of all parts, one after another

@@ -67,7 +67,7 @@ std::optional<DeviceSpec> device_of_driver_name(std::string_view name) {
 }
 
 Group group_of(const ClusterSpec& cluster, int ranks, int stride) {
-    // GPUs are numbered node by node, so a node holds every stride-th of its GPUs.
+    // GPUs are numbered node by node, so the group has every stride-th GPU of a node.
     const int inside = std::clamp(cluster.node / stride, 1, ranks);
     return {inside, (ranks + inside - 1) / inside};
 }
