@@ -35,10 +35,10 @@ class Option {
     Option separated_by(char mark) const;  // a list in one word: 1,2,3
     Option repeatable() const;             // may be given several times, one value each
     Option from_environment(const char* variable) const;
-    // In the help: the current value of the variable as the default; the placeholder of the value
-    // (default: N for whole numbers, X for others and the words of one_of(); an option with the
-    // placeholder of a file or a folder must not be empty, as "$MODEL" is if the variable is not
-    // set); only in --help-all.
+    // For the help. shows_default(): the variable's current value. shown_as(): the placeholder of
+    // the value; default: N for whole numbers, X for others, the words of one_of(). A value shown
+    // as a file or a folder must not be empty, as "$MODEL" is if the variable is not set. rare():
+    // only in --help-all.
     Option shows_default() const;
     Option shown_as(const char* what) const;
     Option rare() const;

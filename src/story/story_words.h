@@ -39,7 +39,7 @@ std::string word_start(std::string_view word);
 // Each once.
 std::vector<std::string> stems(std::string_view text);
 
-// The share of `wanted` that begin a word of `text` (from plain_words()).
+// The share of `wanted` that begin a word of `plain` (from plain_words()).
 double share_of(const std::vector<std::string>& wanted, std::string_view plain);
 
 }  // namespace mr::story

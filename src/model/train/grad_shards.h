@@ -26,7 +26,7 @@ class GradShards {
 
     // Begins a grain; returns the gradients that its pass adds to.
     const Weights& begin();
-    // enter(): before the unit's first gradient is added; done(): when all of them are there.
+    // enter(): before the unit's first gradient is added; leave(): when all of them are there.
     void enter(int unit);
     void leave(int unit);
     // After the last grain: the sum over all grains and ranks, f32 [units.shares].
