@@ -56,7 +56,7 @@ ParamLayout param_layout(const ModelSpec& spec, const StageSpan& stage = {});
 struct ParamRange {
     std::int64_t begin = 0, end = 0;
     int unit = 0;
-    // Its begin and size in the layout of all layers. The size is larger there if a stage has a
+    // Its start and size in the layout of all layers. The size is larger there if a stage has a
     // tied table without the positions that follow it.
     std::int64_t whole = 0, whole_size = 0;
 };
@@ -64,7 +64,7 @@ std::vector<ParamRange> param_ranges(const ParamLayout& layout);
 inline int unit_count(const ModelSpec& spec) { return spec.layers + 2; }
 // Ranges are cut into blocks of this many elements for the gradient's norm, and for ranks.
 inline constexpr std::int64_t kParamBlock = 256;
-// The begins of the blocks of all ranges, and the end of the last block.
+// The starts of the blocks of all ranges, and the end of the last block.
 std::vector<std::int64_t> block_cuts(const std::vector<ParamRange>& ranges);
 inline std::int64_t block_count(const ParamRange& range) {
     return (range.end - range.begin + kParamBlock - 1) / kParamBlock;

@@ -30,7 +30,7 @@ class StageLink {
     // Later operations may use `x` again. Throws the transfer's error.
     virtual void wait(Ticket ticket) = 0;
 
-    // The functions below: between passes, with nothing in flight.
+    // Call the functions below only between passes, with nothing in flight.
     // The numbers of all stages, by stage; every stage passes equally many.
     virtual std::vector<double> gather(std::span<const double> mine) = 0;
     // Exchanges tensors between two stages.

@@ -234,7 +234,7 @@ class TrainEngine {
     std::vector<Share> own_;
     static std::vector<Share> shares_of(const std::vector<ParamRange>& ranges,
                                         const std::vector<comm::Shards>& shards, int rank);
-    std::vector<std::int64_t> host_cuts_;  // begins of the blocks
+    std::vector<std::int64_t> host_cuts_;  // starts of the blocks
     std::int64_t block_at(std::int64_t element) const;
     std::int64_t tokens_at_ = -1, tokens_count_ = 0;  // the tokens' gradient; -1: not apart
     std::int64_t* cuts_ = nullptr;                    // on the device, as are the next

@@ -19,7 +19,7 @@ struct UnitPiece {
     bool matrices = true;  // else norms and biases
     comm::Shards cut;
     std::int64_t at = 0;     // its first element in the unit's buffer, or among norms and biases
-    std::int64_t share = 0;  // begin of this rank's part among the shares, which lie end to end
+    std::int64_t share = 0;  // start of this rank's part among the shares, which lie end to end
 
     std::int64_t count() const { return cut.count(); }
 };
