@@ -1,5 +1,5 @@
-"""The server on a GPU: answers do not depend on load, and fit their schemas. Skips where there is none, and fails there
-where MILLRACE_REQUIRE_GPU=1 (driver.need_gpu)."""
+"""The server on a GPU: answers do not depend on load, and fit their schemas. Skips without a GPU, or
+fails there if MILLRACE_REQUIRE_GPU=1 (driver.need_gpu)."""
 import os
 
 os.environ["MILLRACE_DEVICE"] = "cuda"  # for the server that the test starts

@@ -19,6 +19,9 @@ SECONDS = float(os.environ.get("MILLRACE_SOAK_SECONDS", 600))
 WARM = min(60.0, SECONDS / 4)
 CLIENTS = 10
 # Growth allowed for a warm heap: its pieces never repeat exactly.
+# KiB of hostile requests that are read and refused at the same time: two workers, each with a body of
+# 8 MiB at most, whose 2 million values take 125 MiB while it is read.
+MOST_AT_ONCE = 256 << 10
 MOST_GROWTH = 0.05
 
 
@@ -135,7 +138,7 @@ class SoakTest(driver.CliTest):
         self.assertTrue(idle, server.ok("/metrics"))
         self.assertLess(late, early * (1 + MOST_GROWTH))
         self.assertLess(resident, early * (1 + MOST_GROWTH))
-        self.assertLess(highest, 2 * early)
+        self.assertLess(highest, early + MOST_AT_ONCE)
         self.assertEqual(threads, samples[0][3])
         self.assertEqual(descriptors, self.idle_descriptors())
         self.assertEqual(server.stop(), 0)
