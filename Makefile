@@ -13,7 +13,7 @@ CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-t
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 .PHONY: help run test test-compat test-serve test-python test-gpu sanitize-gpu build program configure deps bench install format \
-        format-check tidy clean
+        format-check tidy docs clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -75,6 +75,11 @@ format-check: ## fail where the code is not formatted
 
 tidy: deps ## run clang-tidy over the code (FILES=... for some of it)
 	@scripts/tidy.sh "$(CLANG_TIDY)" $(JOBS) $(FILES)
+
+docs: ## make the documentation as a static site in build/site, with mkdocs in build/docs
+	test -x build/docs/bin/python || python3 -m venv build/docs
+	build/docs/bin/pip install -q -r docs/requirements.txt
+	build/docs/bin/mkdocs build --strict
 
 clean: ## remove the build folders
 	rm -rf build
