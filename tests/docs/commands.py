@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Checks the shell commands of docs/: a block with commands is run, or an HTML comment
+"""Checks the shell commands of README*.md and docs/: a block with commands is run, or an HTML comment
 directly above its fence says why not:
 
     <!-- not run: needs a GPU -->    the commands are not run, but their options must exist
     <!-- fails -->                   every command must end with an error
 
 Blocks are run on the CPU in a scratch folder, in order within a page, so that the files of one block serve
-the next. models/ and examples/ are there. docs/notebook/ is exempt: its pages are logs, whose commands
-belong to the versions that they measured.
+the next. models/ and examples/ are there. Two folders are exempt: docs/notebook/, whose pages are logs with
+commands of the versions that they measured, and docs/contributing/, which tests/contributing/ follows.
 
     MILLRACE_BIN=PROGRAM commands.py ROOT [PAGE...]   check all pages, or some
     MILLRACE_BIN=PROGRAM commands.py --self-test      check that faults are found
@@ -33,6 +33,8 @@ COMMAND = re.compile(r"^(\$ |(?:[A-Z][A-Z0-9_]*=\S* +)*(?:millrace|make|pip|pip3
 # What may be run; other programs install, build, or need what is not here.
 HARMLESS = {"millrace", "python3", "echo", "printf", "cat", "head", "tail", "ls", "mkdir", "cd", "awk",
             "test", "wc", "sort", "diff"}
+# Folders whose commands are not run here, and why.
+EXEMPT = {"docs/notebook": "its pages are logs", "docs/contributing": "tests/contributing/ follows them"}
 SECONDS = 240  # for a block on a busy machine; all of them take seconds
 
 
@@ -190,9 +192,11 @@ class Checker:
 
 
 def documents(root: pathlib.Path) -> list:
-    docs, notebook = root / "docs", root / "docs" / "notebook"
-    return [path for path in pages.all_pages(root)
-            if path.is_relative_to(docs) and not path.is_relative_to(notebook)]
+    found = sorted(root.glob("README*.md"))
+    for path in pages.all_pages(root / "docs"):
+        if not any(path.is_relative_to(root / folder) for folder in EXEMPT):
+            found.append(path)
+    return found
 
 
 def check_commands_page(root: pathlib.Path, program: Program) -> list:
@@ -250,8 +254,8 @@ def main() -> int:
             for path in chosen:
                 checker.check(path)
         wrong = checker.wrong + check_commands_page(root, checker.program)
-        print(f"{checker.run} blocks run, {checker.marked} marked as not run; "
-              "docs/notebook/ is exempt: its pages are logs")
+        print(f"{checker.run} blocks run, {checker.marked} marked as not run; exempt:",
+              "; ".join(f"{folder} ({why})" for folder, why in EXEMPT.items()))
         for seconds, place, call in sorted(checker.slowest, reverse=True)[:5]:
             print(f"  {seconds:5.1f} s  {place}: {call[:80]}")
     print("\n".join(wrong))
