@@ -28,7 +28,8 @@ else()
 endif()
 
 function(millrace_isa_kernels)
-    file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/*_kernels.cpp)
+    file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/ops/*_kernels.cpp
+         ${PROJECT_SOURCE_DIR}/src/observe/*_kernels.cpp)
     if(NOT kernels)
         return()
     endif()

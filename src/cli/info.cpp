@@ -24,7 +24,9 @@
 #include "model/fits.h"
 #include "model/names.h"
 #include "observe/bandwidth.h"
+#include "observe/compute_peak.h"
 #include "observe/device_bandwidth.h"
+#include "observe/units.h"
 #include "ops/linear/gemm_library.h"
 
 namespace mr::cli {
@@ -70,6 +72,7 @@ Json machine_json(const SharedOptions& options, const std::optional<cuda::Device
     ThreadPool pool(thread_count(options));
     const observe::Bandwidth bandwidth =
         observe::measure_read_bandwidth(pool, 0, 0.3, observe::kQuickLookBytes);
+    const observe::ComputePeak peak = observe::compute_peak(pool);
     Json paths = Json::array();
     for (const Isa isa : available_isas()) paths.push_back(isa_name(isa));
     Json json = {{"version", millrace::version()},
@@ -81,6 +84,9 @@ Json machine_json(const SharedOptions& options, const std::optional<cuda::Device
                  {"isa", isa_name(active_isa())},
                  {"isas", paths},
                  {"read_bandwidth_gb_s", bandwidth.best / 1e9},
+                 {"f32_gflop_s", peak.f32 / 1e9},
+                 {"int8_gflop_s", peak.int8 / 1e9},
+                 {"bf16_gflop_s", peak.bf16 / 1e9},
                  {"devices", Json::array({"cpu"})}};
     if (gpu) {
         json["devices"].push_back("cuda");
@@ -278,14 +284,25 @@ std::string speed_text(double gb_s) {
     return gb_s > 0 ? fmt::format("{:.1f} GB/s", gb_s) : "at a speed that was not measured";
 }
 
+std::string peaks_text(const Json& m) {
+    std::string text;
+    for (const char* type : {"f32", "int8", "bf16"}) {
+        const double rate = m[fmt::format("{}_gflop_s", type)].get<double>();
+        if (rate <= 0) continue;
+        text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", observe::figure(rate), type);
+    }
+    return text;
+}
+
 std::string machine_text(const Json& m) {
     return gpu_text(m).insert(0, fmt::format("machine     {}, {} cores, {} of memory\n"
-                                             "            kernels {}; reads {} with {} threads\n",
+                                             "            kernels {}; reads {} with {} threads\n"
+                                             "            computes, GFLOP/s: {}\n",
                                              m["cpu"].get<std::string>(), m["cores"].get<int>(),
                                              format_bytes(m["memory_bytes"].get<std::uint64_t>()),
                                              m["isa"].get<std::string>(),
                                              speed_text(m["read_bandwidth_gb_s"].get<double>()),
-                                             m["threads"].get<int>()));
+                                             m["threads"].get<int>(), peaks_text(m)));
 }
 
 // How a diffusion model fills in tokens; empty for an autoregressive one.

@@ -211,7 +211,8 @@ int run(const Command& command, RunOptions options) {
     int added = 0;
     observe::Ceilings ceilings;
     const auto measure_ceilings = [&] {
-        ceilings = observe::ceilings_of(engine->options().cuda, *engine->context().pool, 0.1);
+        ceilings = observe::ceilings_of(engine->options().cuda, *engine->context().pool, 0.1,
+                                        options.roofline);
     };
     const auto rooflines = [&] {
         std::vector<observe::Roofline> made;

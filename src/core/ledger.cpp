@@ -49,13 +49,17 @@ OpRecord& OpRecord::operator+=(const OpRecord& other) {
     bytes_written += other.bytes_written;
     flops += other.flops;
     seconds += other.seconds;
+    int8_flops += other.int8_flops;
     return *this;
 }
 
 OpRecord OpRecord::operator-(const OpRecord& earlier) const {
-    return {calls - earlier.calls, bytes_read - earlier.bytes_read,
-            bytes_written - earlier.bytes_written, flops - earlier.flops,
-            seconds - earlier.seconds};
+    return {calls - earlier.calls,
+            bytes_read - earlier.bytes_read,
+            bytes_written - earlier.bytes_written,
+            flops - earlier.flops,
+            seconds - earlier.seconds,
+            int8_flops - earlier.int8_flops};
 }
 
 CopyRecord& CopyRecord::operator+=(const CopyRecord& other) {

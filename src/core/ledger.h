@@ -34,6 +34,7 @@ struct OpRecord {
     std::uint64_t bytes_written = 0;
     std::uint64_t flops = 0;
     double seconds = 0;
+    std::uint64_t int8_flops = 0;  // of `flops`: products of 8-bit integers, on a CPU
 
     std::uint64_t bytes() const { return bytes_read + bytes_written; }
     OpRecord& operator+=(const OpRecord& other);
@@ -130,10 +131,10 @@ class Ledger {
 class LedgerEntry {
   public:
     LedgerEntry(Ledger* ledger, OpKind kind, std::uint64_t bytes_read, std::uint64_t bytes_written,
-                std::uint64_t flops)
+                std::uint64_t flops, std::uint64_t int8_flops = 0)
         : ledger_(ledger), kind_(kind) {
         if (!ledger_) return;
-        record_ = {1, bytes_read, bytes_written, flops, 0};
+        record_ = {1, bytes_read, bytes_written, flops, 0, int8_flops};
         start_ = Moment::now();
     }
     ~LedgerEntry() {

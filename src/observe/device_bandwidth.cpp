@@ -5,6 +5,7 @@
 #include "core/arena.h"
 #include "core/cuda/device.h"
 #include "observe/bandwidth.h"
+#include "observe/compute_peak.h"
 
 namespace mr::observe {
 
@@ -13,9 +14,15 @@ const Ceilings& device_ceilings() {
     return measured;
 }
 
-Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds) {
+Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds, bool compute) {
     if (gpu) return device_ceilings();
-    return {.read = measure_read_bandwidth(pool, 0, seconds).best};
+    Ceilings ceilings{.read = measure_read_bandwidth(pool, 0, seconds).best};
+    if (!compute) return ceilings;
+    const ComputePeak peak = compute_peak(pool);
+    ceilings.f32 = peak.f32;
+    ceilings.int8 = peak.int8;
+    ceilings.bf16 = peak.bf16;
+    return ceilings;
 }
 
 RunPlace place_of(bool gpu) {

@@ -20,10 +20,10 @@ Ceilings measure_device(std::size_t bytes = std::size_t{4} << 30);
 // nothing runs there.
 const Ceilings& device_ceilings();
 
-// The ceilings of the run's device: those of the GPU, or the read bandwidth of the pool's threads,
-// measured for about `seconds`.
-Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds);
-// The CPU and its last-level cache, or the GPU and its L2.
+// The ceilings of where a run computes: those of the GPU, or what the threads of the pool read in
+// about `seconds`. `compute`: and what they compute, which takes 60 ms the first time.
+Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds, bool compute = false);
+// The machine and its last-level cache, or the GPU and its L2.
 RunPlace place_of(bool gpu);
 // "cpu", or the name of the GPU.
 std::string device_name(bool gpu);

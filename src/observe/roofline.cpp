@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -12,15 +13,15 @@
 namespace mr::observe {
 namespace {
 
-// Computes share, nearest roof and distance from it, once the sums are complete.
-void judge(StageSum& sum, double phase_seconds, const Ceilings& ceilings) {
+OpRecord work_of(const StageSum& sum) {
+    return {sum.calls, sum.bytes, 0, sum.flops, sum.seconds, sum.int8_flops};
+}
+
+// Share, roof and distance from it, once the sums are there.
+void judge(StageSum& sum, double phase_seconds, const LeastTime& least) {
     sum.share = ratio(sum.seconds, phase_seconds);
-    const double memory = ratio(static_cast<double>(sum.bytes), ceilings.read);
-    const double matrix = ratio(static_cast<double>(sum.flops), ceilings.matrix);
-    const double floor = std::max(memory, matrix);  // the least seconds the work can take
-    if (floor <= 0) return;
-    sum.roof = matrix > memory ? Roof::matrix : Roof::memory;
-    sum.of_ceiling = ratio(floor, sum.seconds);
+    sum.roof = least.roof;
+    sum.of_ceiling = ratio(least.seconds, sum.seconds);
 }
 
 void add_stage(StageSum& sum, const Stage& stage) {
@@ -28,6 +29,7 @@ void add_stage(StageSum& sum, const Stage& stage) {
     sum.seconds += stage.work.seconds;
     sum.bytes += stage.work.bytes();
     sum.flops += stage.work.flops;
+    sum.int8_flops += stage.work.int8_flops;
 }
 
 // Adds the time that no stage of the step covers: between stages, and before and after them.
@@ -53,6 +55,7 @@ nlohmann::ordered_json sum_json(const StageSum& sum) {
             {"share", sum.share},
             {"bytes", sum.bytes},
             {"flops", sum.flops},
+            {"int8_flops", sum.int8_flops},
             {"gb_s", sum.bytes_per_second() / 1e9},
             {"gflop_s", sum.flops_per_second() / 1e9},
             {"flops_per_byte", sum.flops_per_byte()},
@@ -70,8 +73,42 @@ const char* roof_name(Roof roof) {
             return "memory";
         case Roof::matrix:
             return "matrix";
+        case Roof::f32:
+            return "f32";
+        case Roof::int8:
+            return "int8";
     }
     return "?";
+}
+
+LeastTime least_time(const OpRecord& work, const Ceilings& ceilings) {
+    const auto flops = static_cast<double>(work.flops);
+    const auto int8_flops = static_cast<double>(work.int8_flops);
+    const double memory = ratio(static_cast<double>(work.bytes()), ceilings.read);
+    const double matrix = ratio(flops, ceilings.matrix);
+    // A CPU has one set of pipes for both.
+    const double f32 = ratio(flops - int8_flops, ceilings.f32);
+    const double int8 = ratio(int8_flops, ceilings.int8);
+    const double compute = std::max(matrix, f32 + int8);
+    if (std::max(memory, compute) <= 0) return {};
+    if (memory >= compute) return {memory, Roof::memory};
+    return {compute, matrix > 0 ? Roof::matrix : f32 >= int8 ? Roof::f32 : Roof::int8};
+}
+
+LeastTime least_time(std::span<const OpRecord> work, const Ceilings& ceilings) {
+    LeastTime all;
+    std::map<Roof, double> under;  // seconds
+    for (const OpRecord& one : work) {
+        const LeastTime least = least_time(one, ceilings);
+        all.seconds += least.seconds;
+        under[least.roof] += least.seconds;
+    }
+    double most = 0;
+    for (const auto& [roof, seconds] : under) {
+        if (seconds > most) all.roof = roof;
+        most = std::max(most, seconds);
+    }
+    return all;
 }
 
 RooflineSums::RooflineSums(std::string phase) {
@@ -104,8 +141,12 @@ void RooflineSums::add(const Step& step) {
 Roofline RooflineSums::under(const Ceilings& ceilings) const {
     Roofline out = sums_;
     out.ceilings = ceilings;
-    for (StageSum& sum : out.stages) judge(sum, out.seconds, ceilings);
-    judge(out.all, out.seconds, ceilings);
+    std::vector<OpRecord> work;
+    for (StageSum& sum : out.stages) {
+        work.push_back(work_of(sum));
+        judge(sum, out.seconds, least_time(work.back(), ceilings));
+    }
+    judge(out.all, out.seconds, least_time(work, ceilings));
     const auto tokens = static_cast<double>(out.tokens);
     out.to_device_per_token = ratio(to_device_, tokens);
     out.to_host_per_token = ratio(to_host_, tokens);
@@ -173,11 +214,15 @@ std::string roofline_table(const Roofline& r) {
     ceiling(c.read, 1e9, "GB/s read");
     ceiling(c.copy, 1e9, "GB/s copied");
     ceiling(c.matrix, 1e12, "TFLOP/s");
+    ceiling(c.f32, 1e9, "GFLOP/s in f32");
+    ceiling(c.int8, 1e9, "GFLOP/s in int8");
+    ceiling(c.bf16, 1e9, "GFLOP/s in bf16");
     ceiling(c.to_device, 1e9, "GB/s to the device");
     ceiling(c.to_host, 1e9, "GB/s to the host");
     if (!ceilings.empty()) text += "ceilings measured here: " + ceilings + "\n";
-    const bool cached = std::any_of(r.stages.begin(), r.stages.end(),
-                                    [](const StageSum& sum) { return sum.of_ceiling > 1; });
+    const bool cached = std::any_of(r.stages.begin(), r.stages.end(), [](const StageSum& sum) {
+        return sum.roof == Roof::memory && sum.of_ceiling > 1;
+    });
     if (cached) text += "above 100%: its bytes came out of a cache\n";
     const char* const unit = r.made ? "row" : "token";
     text += fmt::format("host to device {:.0f} B a {}, device to host {:.0f} B a {}",
@@ -199,6 +244,9 @@ nlohmann::ordered_json ceilings_json(const Ceilings& ceilings) {
     put("to_device_gb_s", ceilings.to_device);
     put("to_host_gb_s", ceilings.to_host);
     put("matrix_gflop_s", ceilings.matrix);
+    put("f32_gflop_s", ceilings.f32);
+    put("int8_gflop_s", ceilings.int8);
+    put("bf16_gflop_s", ceilings.bf16);
     return json;
 }
 

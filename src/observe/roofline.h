@@ -19,10 +19,12 @@ struct Ceilings {
     double read = 0;                    // bytes a second from memory
     double copy = 0;                    // bytes a second read and written by a copy within memory
     double to_device = 0, to_host = 0;  // bytes a second between pinned host memory and the device
-    double matrix = 0;                  // FLOP/s of matrix products
+    double matrix = 0;                  // FLOP/s of matrix products, of a GPU
+    // FLOP/s of a CPU's threads together (compute_peak.h). Operations take f32 and int8 alone.
+    double f32 = 0, int8 = 0, bf16 = 0;
 };
 
-enum class Roof { none, memory, matrix };
+enum class Roof { none, memory, matrix, f32, int8 };
 const char* roof_name(Roof roof);
 
 // A stage's calls added up, over layers and steps.
@@ -32,10 +34,12 @@ struct StageSum {
     double seconds = 0;
     std::uint64_t bytes = 0;  // read and written, by the contracts of the ops
     std::uint64_t flops = 0;
+    std::uint64_t int8_flops = 0;  // of them: products of 8-bit integers, on a CPU
 
-    double share = 0;  // fraction of the phase's time
-    // The nearer roof: whether the bytes or the FLOPs take longer at the ceilings; of_ceiling is
-    // that time over the measured time. Above 1: the bytes came from a cache.
+    double share = 0;  // of the phase's time
+    // The roof that is nearer: whether the bytes or the FLOPs take longer at the ceilings; and that
+    // time over the measured one. Above 1: the bytes came out of a cache. Of all stages: the sum of
+    // their times, and the roof that most of it belongs to.
     Roof roof = Roof::none;
     double of_ceiling = 0;
 
@@ -61,6 +65,16 @@ struct Roofline {
     double made_per_pass() const;
 };
 
+// The least time that work takes at the ceilings, 0 where they were not measured, and the roof that
+// it follows from.
+struct LeastTime {
+    double seconds = 0;
+    Roof roof = Roof::none;
+};
+LeastTime least_time(const OpRecord& work, const Ceilings& ceilings);
+// Of operations one after the other: the sum, and the roof that most of it belongs to.
+LeastTime least_time(std::span<const OpRecord> work, const Ceilings& ceilings);
+
 // "3 steps, 3 tokens", or "11 passes, 56 rows, 16 tokens (1.45 a pass)".
 std::string counts_of(const Roofline& roofline);
 
@@ -83,15 +97,14 @@ Roofline make_roofline(std::span<const Step> steps, std::string_view phase,
 // A table for people: one line per stage; times and bytes per step.
 std::string roofline_table(const Roofline& roofline);
 // {"phase", "steps", "tokens", "seconds", "stages": [{"stage", "calls", "seconds", "share",
-// "bytes",
-//  "flops", "gb_s", "gflop_s", "flops_per_byte", "roof", "percent_of_ceiling"}, ...], "all": {...},
-//  "gap_seconds", "outside_seconds", "host_to_device_bytes_per_token",
-//  "device_to_host_bytes_per_token", "stamp_bytes_per_token", "ceilings": {...}}. Passes that fill
-//  in
-// tokens have "rows", "decode_tokens", "passes" and "tokens_per_pass" besides; their "steps" are
-// the passes, and their "tokens" the rows.
+//  "bytes", "flops", "int8_flops", "gb_s", "gflop_s", "flops_per_byte", "roof",
+//  "percent_of_ceiling"}, ...], "all": {...}, "gap_seconds", "outside_seconds",
+//  "host_to_device_bytes_per_token", "device_to_host_bytes_per_token", "stamp_bytes_per_token",
+//  "ceilings": {...}}. Passes that fill in tokens have "rows", "decode_tokens", "passes" and
+// "tokens_per_pass" besides; their "steps" are the passes, and their "tokens" the rows.
 nlohmann::ordered_json roofline_json(const Roofline& roofline);
-// {"read_gb_s", "copy_gb_s", "to_device_gb_s", "to_host_gb_s", "matrix_gflop_s"}: those measured
+// {"read_gb_s", "copy_gb_s", "to_device_gb_s", "to_host_gb_s", "matrix_gflop_s", "f32_gflop_s",
+//  "int8_gflop_s", "bf16_gflop_s"}: those measured
 nlohmann::ordered_json ceilings_json(const Ceilings& ceilings);
 
 }  // namespace mr::observe

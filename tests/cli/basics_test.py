@@ -56,7 +56,8 @@ class Basics(driver.CliTest):
         machine = self.ok_json("info")["machine"]
         self.assertGreater(machine["cores"], 0)
         self.assertGreater(machine["memory_bytes"], 1 << 20)
-        self.assertGreater(machine["read_bandwidth_gb_s"], 0.1)
+        for key in ("read_bandwidth_gb_s", "f32_gflop_s", "int8_gflop_s"):
+            self.assertGreater(machine[key], 0.1, key)
         self.assertIn(machine["isa"], machine["isas"])
         self.assertIn("machine", self.ok("info").out)
 

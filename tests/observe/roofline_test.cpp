@@ -97,6 +97,52 @@ TEST(Roofline, HoldsEachStageAgainstTheRoofThatBindsIt) {
     EXPECT_EQ(none.stages[0].of_ceiling, 0);
 }
 
+// A CPU that reads 100 B/s and does 1000 FLOP/s in f32, 4000 in int8.
+TEST(Roofline, ACpuHasARoofForEachKindOfProduct) {
+    constexpr Ceilings kCpu{.read = 100, .f32 = 1000, .int8 = 4000};
+    const auto least = [&](std::uint64_t bytes, std::uint64_t flops, std::uint64_t int8) {
+        return least_time(OpRecord{1, bytes, 0, flops, 0, int8}, kCpu);
+    };
+    EXPECT_EQ(least(200, 1000, 0).roof, Roof::memory);
+    EXPECT_DOUBLE_EQ(least(200, 1000, 0).seconds, 2);
+    EXPECT_EQ(least(200, 3000, 0).roof, Roof::f32);
+    EXPECT_DOUBLE_EQ(least(200, 3000, 0).seconds, 3);
+    EXPECT_EQ(least(200, 3000, 3000).roof, Roof::memory);
+    EXPECT_EQ(least(200, 12000, 12000).roof, Roof::int8);
+    EXPECT_DOUBLE_EQ(least(200, 12000, 12000).seconds, 3);
+    // Both kinds take the same pipes: 1 s of f32, 2 s of int8.
+    EXPECT_EQ(least(200, 9000, 8000).roof, Roof::int8);
+    EXPECT_DOUBLE_EQ(least(200, 9000, 8000).seconds, 3);
+    EXPECT_EQ(least(0, 0, 0).roof, Roof::none);
+
+    Step step{"prefill", 8, 0, 20, {}, 0, 0};
+    step.stages = {stage("qkv", 0, 0, 6, 100, 100, 12000), stage("attention", 0, 6, 4, 10, 0, 2000),
+                   stage("head", -1, 10, 10, 900, 0, 1000)};
+    step.stages[0].work.int8_flops = 12000;
+    const Roofline r = make_roofline({&step, 1}, "prefill", kCpu);
+    EXPECT_EQ(r.stages[0].roof, Roof::int8);
+    EXPECT_DOUBLE_EQ(r.stages[0].of_ceiling, 0.5);  // 3 of 6 s
+    EXPECT_EQ(r.stages[1].roof, Roof::f32);
+    EXPECT_DOUBLE_EQ(r.stages[1].of_ceiling, 0.5);  // 2 of 4 s
+    EXPECT_EQ(r.stages[2].roof, Roof::memory);
+    EXPECT_DOUBLE_EQ(r.stages[2].of_ceiling, 0.9);
+    // All: 3 + 2 + 9 of 20 s, most of it under the memory's roof.
+    EXPECT_EQ(r.all.roof, Roof::memory);
+    EXPECT_DOUBLE_EQ(r.all.of_ceiling, 0.7);
+
+    const std::string table = roofline_table(r);
+    for (const char* part : {"int8", "f32", "0.00 GFLOP/s in f32", "GFLOP/s in int8"}) {
+        EXPECT_NE(table.find(part), std::string::npos) << part << " in\n" << table;
+    }
+    const nlohmann::ordered_json json = roofline_json(r);
+    EXPECT_EQ(json["stages"][0]["roof"], "int8");
+    EXPECT_EQ(json["stages"][0]["int8_flops"], 12000);
+    EXPECT_EQ(json["stages"][1]["roof"], "f32");
+    EXPECT_DOUBLE_EQ(json["ceilings"]["f32_gflop_s"].get<double>(), 1e-6);
+    EXPECT_DOUBLE_EQ(json["ceilings"]["int8_gflop_s"].get<double>(), 4e-6);
+    EXPECT_FALSE(json["ceilings"].contains("matrix_gflop_s"));
+}
+
 TEST(Roofline, TimeThatNoStageTookIsGapsAndOutside) {
     const Roofline r = make_roofline(two_steps(), "decode", kCeilings);
     // Within a step 1 s between attention and head; 0.5 s before the first stage, 1 s after.

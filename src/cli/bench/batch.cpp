@@ -16,7 +16,9 @@
 #include "core/error.h"
 #include "decode/measure_batch.h"
 #include "observe/device_bandwidth.h"
+#include "observe/roofline.h"
 #include "observe/run_report.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -74,12 +76,11 @@ std::vector<decode::BatchShape> mix_of(const std::string& text) {
 // Share of the roofline that the passes reached: the least time of their bytes, or of their FLOPs
 // if that is longer, at the ceilings, over the measured time.
 double share_of_roof(const decode::Phase& phase, const observe::Ceilings& ceilings) {
-    const OpRecord total = phase.ledger.total();
-    if (phase.seconds <= 0 || ceilings.read <= 0) return 0;
-    const double bytes = static_cast<double>(total.bytes()) / ceilings.read;
-    const double flops =
-        ceilings.matrix > 0 ? static_cast<double>(total.flops) / ceilings.matrix : 0;
-    return std::max(bytes, flops) / phase.seconds;
+    std::vector<OpRecord> work;
+    for (std::size_t i = 0; i < Ledger::kOps; ++i) {
+        work.push_back(phase.ledger.op(static_cast<OpKind>(i)));
+    }
+    return observe::ratio(observe::least_time(work, ceilings).seconds, phase.seconds);
 }
 
 Json measured_json(int sequences, const decode::BatchMeasured& m, const observe::Ceilings& c) {
@@ -154,7 +155,7 @@ int bench(BenchBatchOptions options, const Command& command) {
         return wanted;
     });
     const std::unique_ptr<model::Engine> engine = make_engine(loaded);
-    ceilings = observe::ceilings_of(engine->options().cuda, *engine->context().pool, 0.1);
+    ceilings = observe::ceilings_of(engine->options().cuda, *engine->context().pool, 0.1, true);
     Json json = {{"bench", "batch"},
                  {"model", engine->model().source},
                  {"device", observe::device_name(engine->options().cuda)},

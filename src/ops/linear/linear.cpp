@@ -151,23 +151,23 @@ void linear(const Context& ctx, Tensor x, std::span<const LinearOut> group, OpKi
     MR_CHECK(ctx.scratch.size() >= linear_scratch_bytes(tokens, k, threads),
              "ctx.scratch has linear_scratch_bytes()");
 
-    std::uint64_t read = x.bytes(), written = 0, flops = 0;
-    bool quantise = false;
+    std::uint64_t read = x.bytes(), written = 0, flops = 0, int8_flops = 0;
     for (const LinearOut& one : group) {
         read += one.w.bytes();
         if (one.bias) read += one.bias.bytes();
         if (one.residual) read += one.residual.bytes();
         written += one.out.bytes();
-        flops +=
+        const auto product =
             2 * static_cast<std::uint64_t>(one.out.shape.count()) * static_cast<std::uint64_t>(k);
-        quantise |= is_quantised(one.w.dtype);
+        flops += product;
+        if (is_quantised(one.w.dtype)) int8_flops += product;
     }
-    const LedgerEntry entry(ctx.ledger, kind, read, written, flops);
+    const LedgerEntry entry(ctx.ledger, kind, read, written, flops, int8_flops);
 
     const auto address = reinterpret_cast<std::uintptr_t>(ctx.scratch.data());
     std::byte* xq = ctx.scratch.data() + (kAlign - address % kAlign) % kAlign;
     std::byte* packs = xq + quantised_bytes(tokens, k);
-    if (quantise) {
+    if (int8_flops > 0) {
         const auto kernel = MR_DISPATCH(linear_quantise);
         ctx.pool->parallel_for(tokens, kTokenGroup, [&](std::int64_t begin, std::int64_t end, int) {
             kernel(xq, x.f32(), k, tokens, begin, end);

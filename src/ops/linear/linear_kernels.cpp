@@ -28,7 +28,7 @@ namespace {
     return static_cast<std::uint16_t>(p[0] | (p[1] << 8));
 }
 
-// As f16_to_f32 of core/half.h, which kernels must not include (simd/dispatch.h says why).
+// As f16_to_f32 of core/half.h, which kernels must not include (core/isa_dispatch.h says why).
 [[maybe_unused]] inline float f16_value(std::uint32_t half) {
     const std::uint32_t sign = (half & 0x8000u) << 16;
     const std::uint32_t exponent = (half >> 10) & 0x1fu;

@@ -1,49 +1,7 @@
-// Kernel files (*_kernels.cpp) are compiled once per instruction path, each into its own namespace
-// mr::ops::<path>. Such a file includes nothing with inline code but simd/vec.h and intrinsics: an
-// inline function shared with the rest of the program could be linked from the copy that was
-// compiled for instructions this machine lacks.
-//
-// MR_KERNEL(void, rms_row, (float* out, const float* x, int n)) declares rms_row in every
-// namespace; MR_DISPATCH(rms_row)(out, x, n) calls that of the active path. MR_PORTABLE_ONLY: only
-// the portable path exists (cmake/tsan.cmake).
+// MR_KERNEL(...) declares a kernel of an operation in the namespace of every instruction path,
+// mr::ops::<path>; MR_DISPATCH(rms_row)(out, x, n) calls the one of the active path.
 #pragma once
 
-#include "core/cpu.h"
+#include "core/isa_dispatch.h"
 
-#if defined(__aarch64__) && !defined(MR_PORTABLE_ONLY)
-#define MR_KERNEL(result, name, args) \
-    namespace portable {              \
-    result name args;                 \
-    }                                 \
-    namespace neon_dot {              \
-    result name args;                 \
-    }                                 \
-    namespace neon_i8mm {             \
-    result name args;                 \
-    }
-#define MR_DISPATCH(name)                                                     \
-    (::mr::active_isa() == ::mr::Isa::neon_i8mm  ? ::mr::ops::neon_i8mm::name \
-     : ::mr::active_isa() == ::mr::Isa::neon_dot ? ::mr::ops::neon_dot::name  \
-                                                 : ::mr::ops::portable::name)
-#elif defined(__x86_64__) && !defined(MR_PORTABLE_ONLY)
-#define MR_KERNEL(result, name, args) \
-    namespace portable {              \
-    result name args;                 \
-    }                                 \
-    namespace avx2 {                  \
-    result name args;                 \
-    }                                 \
-    namespace avx512 {                \
-    result name args;                 \
-    }
-#define MR_DISPATCH(name)                                              \
-    (::mr::active_isa() == ::mr::Isa::avx512 ? ::mr::ops::avx512::name \
-     : ::mr::active_isa() == ::mr::Isa::avx2 ? ::mr::ops::avx2::name   \
-                                             : ::mr::ops::portable::name)
-#else
-#define MR_KERNEL(result, name, args) \
-    namespace portable {              \
-    result name args;                 \
-    }
-#define MR_DISPATCH(name) (::mr::ops::portable::name)
-#endif
+#define MR_DISPATCH(name) MR_DISPATCH_IN(::mr::ops, name)
