@@ -1,27 +1,39 @@
-# The chat page of `millrace serve`: the files of src/serve/page joined into one, in the program.
-#   build/page/index.html  the page as it is served
-#   build/page/policy.txt  its Content-Security-Policy, with hashes of its one script and one style
-#   build/page/page.cpp    both as bytes: mr::serve::page(), page_policy() and page_tag() (page.h)
-# This file defines the target and, run by `cmake -P`, joins the files: no other tool is needed.
-set(page_scripts i18n dom store markdown inline draw stream gauges message chat app)
+# Pages inside of the program. Each is a folder of plain files (index.html, page.css, scripts) that
+# are joined into one:
+#   src/serve/page    the chat page of `millrace serve`   -> build/page
+#   src/observe/page  the page that shows runs as figures -> build/report_page
+# A folder of the build gets
+#   index.html  the page
+#   policy.txt  its Content-Security-Policy, with hashes of its one script and one style
+#   page.cpp    the page as bytes: mr::ROOM::page(); of `serve` also page_policy() and page_tag()
+# The same file defines the targets and, by `cmake -P`, is what joins them: nothing else is needed.
+set(scripts_of_serve i18n dom store markdown inline draw stream gauges message chat app)
+set(scripts_of_observe units drawing table curves roofline timeline page)
+
+function(millrace_page room folder)
+    set(source ${PROJECT_SOURCE_DIR}/src/${room}/page)
+    set(folder ${PROJECT_BINARY_DIR}/${folder})
+    list(TRANSFORM scripts_of_${room} REPLACE "(.+)" "${source}/\\1.js" OUTPUT_VARIABLE inputs)
+    add_custom_command(
+        OUTPUT ${folder}/page.cpp ${folder}/index.html ${folder}/policy.txt
+        COMMAND ${CMAKE_COMMAND} -DSOURCE=${source} -DFOLDER=${folder}
+                -P ${PROJECT_SOURCE_DIR}/cmake/page.cmake
+        DEPENDS ${inputs} ${source}/index.html ${source}/page.css
+                ${PROJECT_SOURCE_DIR}/cmake/page.cmake
+        COMMENT "Joining the page of ${room}" VERBATIM)
+    add_library(${room}_page OBJECT ${folder}/page.cpp)
+    target_include_directories(${room}_page PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${room}_page PRIVATE mr_options)
+    target_sources(millrace PRIVATE $<TARGET_OBJECTS:${room}_page>)
+endfunction()
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
-    set(page_source ${PROJECT_SOURCE_DIR}/src/serve/page)
-    set(page_folder ${PROJECT_BINARY_DIR}/page)
-    list(TRANSFORM page_scripts REPLACE "(.+)" "${page_source}/\\1.js" OUTPUT_VARIABLE page_inputs)
-    add_custom_command(
-        OUTPUT ${page_folder}/page.cpp ${page_folder}/index.html ${page_folder}/policy.txt
-        COMMAND ${CMAKE_COMMAND} -DSOURCE=${page_source} -DFOLDER=${page_folder}
-                -P ${CMAKE_CURRENT_LIST_FILE}
-        DEPENDS ${page_inputs} ${page_source}/index.html ${page_source}/page.css
-                ${CMAKE_CURRENT_LIST_FILE}
-        COMMENT "Joining the chat page" VERBATIM)
-    add_library(serve_page OBJECT ${page_folder}/page.cpp)
-    target_include_directories(serve_page PRIVATE ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(serve_page PRIVATE mr_options)
-    target_sources(millrace PRIVATE $<TARGET_OBJECTS:serve_page>)
+    millrace_page(serve page)
+    millrace_page(observe report_page)
     return()
 endif()
+get_filename_component(room ${SOURCE} DIRECTORY)
+get_filename_component(room ${room} NAME)
 
 # The base64 of `hex`, an even number of hexadecimal digits.
 function(base64 hex out)
@@ -60,7 +72,7 @@ function(literal file out)
 endfunction()
 
 set(script "'use strict';\n")
-foreach(name ${page_scripts})
+foreach(name ${scripts_of_${room}})
     file(READ ${SOURCE}/${name}.js text)
     string(APPEND script "\n// ${name}.js\n${text}")
 endforeach()
@@ -81,21 +93,35 @@ foreach(part style script)
     base64(${hash} ${part}_hash)
 endforeach()
 
-# Nothing from other origins, no frames, no forms; strings never become markup or code. `data:`
-# allows the icon in the page's head.
+# Nothing from elsewhere, no frame, no form; strings never become markup or code.
 string(CONCAT policy "default-src 'none'; script-src 'sha256-${script_hash}'; "
-    "style-src 'sha256-${style_hash}'; img-src data:; connect-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "style-src 'sha256-${style_hash}'; ")
+if(room STREQUAL serve)  # `data:` is the icon in the page's head
+    string(APPEND policy "img-src data:; connect-src 'self'; frame-ancestors 'none'; ")
+endif()
+string(APPEND policy "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'")
+string(REPLACE "@POLICY@" "${policy}" html "${html}")  # of a file that no server sends
 string(SHA256 tag "${html}")
 string(SUBSTRING "${tag}" 0 32 tag)
 file(WRITE ${FOLDER}/index.html "${html}")
 file(WRITE ${FOLDER}/policy.txt "${policy}\n")
 literal(${FOLDER}/index.html bytes)
-file(WRITE ${FOLDER}/page.cpp "// Made by cmake/page.cmake of src/serve/page.
-#include \"serve/page/page.h\"
+set(more "")
+if(room STREQUAL serve)
+    set(more "
+std::string_view page_policy() {
+    return
+        \"${policy}\";
+}
 
-namespace mr::serve {
+std::string_view page_tag() { return \"\\\"${tag}\\\"\"; }
+")
+endif()
+file(WRITE ${FOLDER}/page.cpp "// Made by cmake/page.cmake of src/${room}/page.
+#include \"${room}/page/page.h\"
+
+namespace mr::${room} {
 namespace {
 
 constexpr char kPage[] =
@@ -104,13 +130,6 @@ constexpr char kPage[] =
 }  // namespace
 
 std::string_view page() { return {kPage, sizeof(kPage) - 1}; }
-
-std::string_view page_policy() {
-    return
-        \"${policy}\";
-}
-
-std::string_view page_tag() { return \"\\\"${tag}\\\"\"; }
-
-}  // namespace mr::serve
+${more}
+}  // namespace mr::${room}
 ")

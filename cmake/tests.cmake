@@ -39,10 +39,10 @@ endforeach()
 file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*/*_test.cpp)
 list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")
 add_executable(test_ladder ${sources})
-target_include_directories(test_ladder PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(test_ladder PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
 target_compile_definitions(test_ladder PRIVATE MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 target_link_libraries(test_ladder PRIVATE mr_ladder mr_bench millrace mr_options GTest::gtest_main
-                      fmt::fmt)
+                      fmt::fmt nlohmann_json::nlohmann_json)
 millrace_quick_to_compile(test_ladder)
 gtest_discover_tests(test_ladder DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
 # Instruction paths treat a NaN differently; the portable path behaves like x86's.

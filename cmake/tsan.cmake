@@ -41,7 +41,7 @@ foreach(room core observe ops formats text model decode train serve)
 endforeach()
 list(FILTER tsan_sources EXCLUDE REGEX "_(test|bench|fuzz|cuda|mpi)\\.cpp$")
 list(FILTER tsan_sources EXCLUDE REGEX
-     "/(observe/(chart_svg|html|report_html|roofline|roofline_svg|run_report|trace)|decode/eval_page)\\.cpp$")
+     "/(observe/(page|roofline|run_page|run_report|trace)|decode/eval_page)\\.cpp$")
 list(FILTER tsan_sources EXCLUDE REGEX
      "/train/(measure|plan/[a-z]+|report|run_[a-z]+|sampler|story_floor|trainer)\\.cpp$")
 list(FILTER tsan_sources EXCLUDE REGEX

@@ -6,7 +6,7 @@
 #include "decode/prompt.h"
 #include "decode/session.h"
 #include "observe/device_bandwidth.h"
-#include "observe/report_html.h"
+#include "observe/run_page.h"
 #include "observe/run_report.h"
 #include "worker.h"
 
@@ -19,7 +19,8 @@ std::string Profile::table() const {
 }
 
 void Profile::save_html(const std::string& path) const {
-    observe::write_html(path, {names, summary, prompt, made.text, spans, steps, phases, plan});
+    observe::write_page(
+        path, observe::run_page({names, summary, prompt, made.text, spans, steps, phases, plan}));
 }
 
 void Profile::save_trace(const std::string& path) const {
@@ -35,7 +36,7 @@ void run_profile(model::Engine& engine, std::string prompt, decode::GenerateOpti
     decode::Session session(engine);
     out.made = session.generate(decode::encode_prompt(engine.model(), prompt), options);
     const bool gpu = engine.options().cuda;
-    out.ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2);
+    out.ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2, true);
     out.prompt = std::move(prompt);
     out.names = {engine.model().source, observe::device_name(gpu)};
     out.spans = recorder.spans();

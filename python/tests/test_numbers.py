@@ -123,7 +123,7 @@ def test_profile(model, tmp_path):
     stages = {record["stage"] for record in profile.records() if record["phase"] == "decode"}
     assert {"qkv", "attention", "head", "sample"} <= stages
     profile.save_html(tmp_path / "page.html")
-    assert "<svg" in (tmp_path / "page.html").read_text()
+    assert '"kind":"roofline"' in (tmp_path / "page.html").read_text()
     profile.save_trace(tmp_path / "trace.json")
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     with pytest.raises(mr.InputError, match="nowhere"):

@@ -292,7 +292,7 @@ int eval(const Command& command, const EvalCommandOptions& options) {
         }
     }
     if (page) {
-        page->write(decode::eval_page(all));
+        page->write(decode::eval_page(all).html());
         page->commit();
         note(fmt::format("page: {}", one_line(options.plot)));
     }

@@ -19,8 +19,8 @@
 #include "decode/session.h"
 #include "observe/device_bandwidth.h"
 #include "observe/recorder.h"
-#include "observe/report_html.h"
 #include "observe/roofline.h"
+#include "observe/run_page.h"
 #include "observe/run_report.h"
 #include "observe/trace.h"
 
@@ -85,7 +85,7 @@ int profile(const Command& command, ProfileOptions options) {
     if (!options.shared.json) out("\n\n");
 
     const bool gpu = engine.options().cuda;
-    const observe::Ceilings ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2);
+    const observe::Ceilings ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2, true);
 
     const observe::RunReport report =
         report_of(engine.model().spec, made, loaded.seconds, ceilings.read);
@@ -102,9 +102,11 @@ int profile(const Command& command, ProfileOptions options) {
     std::string summary = observe::summary_line(report, observe::place_of(gpu));
     if (made.evicted > 0) summary += fmt::format("; {} tokens left the window", made.evicted);
     if (!options.html.empty()) {
-        observe::write_html(options.html,
-                            {names, summary, prompt, made.text, recorder.spans(), recorder.steps(),
-                             phases, model::plan_engine(engine.model(), engine.options())});
+        observe::write_page(
+            options.html,
+            observe::run_page({names, summary, prompt, made.text, recorder.spans(),
+                               recorder.steps(), phases,
+                               model::plan_engine(engine.model(), engine.options())}));
     }
 
     if (options.shared.json) {

@@ -6,28 +6,13 @@
 #include <cmath>
 #include <utility>
 
-#include "observe/chart_svg.h"
-#include "observe/html.h"
-
 namespace mr::decode {
 namespace {
 
+using observe::Cell;
 using observe::Chart;
-using observe::html_escaped;
-
-int hue_of(ContextMode mode) {
-    switch (mode) {
-        case ContextMode::full:
-            return 275;
-        case ContextMode::window:
-            return 5;
-        case ContextMode::streaming:
-            return 210;
-        case ContextMode::recompute:
-            return 150;
-    }
-    return 0;
-}
+using observe::Table;
+using observe::Unit;
 
 // Where it has more digits than say anything, the power.
 std::string perplexity(const EvalResult& result) {
@@ -35,31 +20,60 @@ std::string perplexity(const EvalResult& result) {
                                       : fmt::format("e^{:.1f}", result.nll);
 }
 
-std::string row(const EvalMode& mode, bool samples) {
-    const EvalResult& result = mode.result;
-    std::string at_samples;
-    if (samples) {  // where documents are cut, some of the sampled tokens are not predicted
-        at_samples = result.cut > 0 ? "<td>-" : fmt::format("<td>{:.4f}", result.sample_nll);
-    }
-    return fmt::format(
-        "<tr><td><span class=\"key\" style=\"background:hsl({} 65% 50%)\"></span>{}<td>{}<td>{:.4f}"
-        "{}<td>{}<td>{:.4f}<td>{:.4f}<td>{}<td>{}</tr>\n",
-        hue_of(mode.mode), context_mode_name(mode.mode), result.tokens, result.nll, at_samples,
-        perplexity(result), result.bits_per_byte(), 1e3 * result.seconds_per_token(),
-        result.evicted, html_escaped(mode_words(mode)));
-}
-
-std::string chart(const std::vector<EvalMode>& modes) {
-    Chart chart{.title = "NLL by position, a curve for each mode",
+Chart curves(const std::vector<EvalMode>& modes) {
+    Chart chart{.title = "Negative log-likelihood, nats a token",
                 .x_name = "position in the document, tokens",
                 .may_be_log = true};
     for (const EvalMode& mode : modes) {
-        Chart::Curve curve{context_mode_name(mode.mode), hue_of(mode.mode),
-                           running_mean(mode.result.curve), false};
+        Chart::Curve curve{.name = context_mode_name(mode.mode),
+                           .points = running_mean(mode.result.curve)};
         curve.dots = curve.points.size() < 3;
         chart.curves.push_back(std::move(curve));
     }
-    return chart_svg(chart);
+    chart.notes.push_back(fmt::format(
+        "A running mean: each point is the mean of {} positions and of as many of their neighbours "
+        "as have a {}th of the predicted tokens, and {} at least.",
+        EvalResult::kCurveStep, kCurveShares, kCurveTokens));
+    return chart;
+}
+
+Table mode_table(const std::vector<EvalMode>& modes) {
+    const bool samples = std::any_of(modes.begin(), modes.end(),
+                                     [](const EvalMode& mode) { return mode.sample > 0; });
+    Table table{.title = "Modes",
+                .columns = {{"context"}, {"tokens"}, {"mean NLL", Unit::fixed4}},
+                .keys = true};
+    if (samples) table.columns.push_back({"at samples", Unit::fixed4});
+    for (const Table::Column& column :
+         std::initializer_list<Table::Column>{{"perplexity"},
+                                              {"bits per byte", Unit::fixed4},
+                                              {"ms per token", Unit::fixed4},
+                                              {"evicted"},
+                                              {"a token sees"}}) {
+        table.columns.push_back(column);
+    }
+    for (const EvalMode& mode : modes) {
+        const EvalResult& result = mode.result;
+        std::vector<Cell> cells{context_mode_name(mode.mode), result.tokens, result.nll};
+        // Where documents are cut, some of the sampled tokens are not predicted.
+        if (samples) cells.push_back(result.cut > 0 ? Cell() : Cell(result.sample_nll));
+        for (Cell cell : {Cell(perplexity(result)), Cell(result.bits_per_byte()),
+                          Cell(1e3 * result.seconds_per_token()), Cell(result.evicted),
+                          Cell(mode_words(mode))}) {
+            cells.push_back(std::move(cell));
+        }
+        table.rows.push_back({std::move(cells)});
+    }
+    if (samples) {
+        table.notes.push_back(
+            "At samples: the mean NLL of the tokens that were recomputed, in every mode that "
+            "predicts them all. The other figures of a mode are those of all tokens that it "
+            "predicts.");
+    }
+    table.notes.push_back(
+        "Time per token: of the whole pass over the text, divided by the tokens that it predicts. "
+        "Evicted: tokens that the last one of a document did not see any more.");
+    return table;
 }
 
 }  // namespace
@@ -111,36 +125,12 @@ std::vector<std::pair<double, double>> running_mean(const std::vector<EvalResult
     return points;
 }
 
-std::string eval_page(const EvalDescription& evaluation) {
-    std::string html = observe::html_begin("eval of " + evaluation.model);
-    html += fmt::format("<h1>{}</h1>\n<p>predicts {}, on {}</p>\n", html_escaped(evaluation.model),
-                        html_escaped(evaluation.text), html_escaped(evaluation.device));
-    html += "<h2>Negative log-likelihood, nats a token</h2>\n<div class=\"wide\">" +
-            chart(evaluation.modes) + "</div>\n";
-    html += fmt::format(
-        "<p class=\"dim\">A running mean: each point is the mean of {} positions and of as many "
-        "of their neighbours as have a {}th of the predicted tokens, and {} at least.</p>\n",
-        EvalResult::kCurveStep, kCurveShares, kCurveTokens);
-    const bool samples = std::any_of(evaluation.modes.begin(), evaluation.modes.end(),
-                                     [](const EvalMode& mode) { return mode.sample > 0; });
-    html += fmt::format(
-        "<h2>Modes</h2>\n<div class=\"wide\"><table><tr><th>context<th>tokens<th>mean NLL{}"
-        "<th>perplexity<th>bits per byte<th>ms per token<th>evicted<th>a token sees</tr>\n",
-        samples ? "<th>at samples" : "");
-    for (const EvalMode& mode : evaluation.modes) html += row(mode, samples);
-    html += "</table></div>\n";
-    if (samples) {
-        html +=
-            "<p class=\"dim\">At samples: the mean NLL of the tokens that were recomputed, in "
-            "every mode that predicts them all. The other figures of a mode are those of all "
-            "tokens that it "
-            "predicts.</p>\n";
-    }
-    html +=
-        "<p class=\"dim\">Time per token: of the whole pass over the text, divided by the tokens "
-        "that it predicts. Evicted: tokens that the last one of a document did not see any "
-        "more.</p>\n";
-    return html + "</body>\n</html>\n";
+observe::Page eval_page(const EvalDescription& evaluation) {
+    observe::Page page("eval of " + evaluation.model);
+    page.add_line(fmt::format("predicts {}, on {}", evaluation.text, evaluation.device));
+    page.add(curves(evaluation.modes));
+    page.add(mode_table(evaluation.modes));
+    return page;
 }
 
 }  // namespace mr::decode

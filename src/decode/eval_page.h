@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "decode/eval.h"
+#include "observe/page.h"
 
 namespace mr::decode {
 
@@ -30,7 +31,6 @@ std::string mode_words(const EvalMode& mode);
 inline constexpr std::int64_t kCurveShares = 40, kCurveTokens = 100;
 std::vector<std::pair<double, double>> running_mean(const std::vector<EvalResult::Bucket>& curve);
 
-// Stands alone: no script, nothing from elsewhere.
-std::string eval_page(const EvalDescription& evaluation);
+observe::Page eval_page(const EvalDescription& evaluation);
 
 }  // namespace mr::decode

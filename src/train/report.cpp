@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "observe/chart_svg.h"
-#include "observe/html.h"
-#include "observe/roofline_svg.h"
 #include "observe/units.h"
 
 namespace mr::train {
@@ -15,7 +12,9 @@ namespace {
 
 using observe::Chart;
 using observe::figure;
-using observe::html_escaped;
+using observe::Page;
+using observe::Table;
+using observe::Unit;
 
 // What the steps add up to.
 struct Totals {
@@ -84,18 +83,19 @@ std::string summary(const RunDescription& run, std::span<const StepMetrics> step
     return line;
 }
 
-template <typename Value>
-Chart::Curve curve(const char* name, int hue, std::span<const StepMetrics> steps, Value value) {
-    Chart::Curve all{name, hue, {}, false};
+using Value = double (*)(const StepMetrics&);
+
+Chart::Curve curve(const char* name, std::span<const StepMetrics> steps, Value value) {
+    Chart::Curve all{.name = name};
     all.points.reserve(steps.size());
     for (const StepMetrics& m : steps) all.points.emplace_back(m.step, value(m));
     return all;
 }
 
-std::string loss_chart(const RunDescription& run, std::span<const StepMetrics> steps) {
-    Chart chart{.title = "loss by step", .x_name = "step", .may_be_log = true};
-    chart.curves.push_back(curve("loss", 210, steps, [](const StepMetrics& m) { return m.loss; }));
-    Chart::Curve val{"validation", 30, {}, true};
+Chart loss_chart(const RunDescription& run, std::span<const StepMetrics> steps) {
+    Chart chart{.title = "Loss, nats a token", .x_name = "step", .may_be_log = true};
+    chart.curves.push_back(curve("loss", steps, [](const StepMetrics& m) { return m.loss; }));
+    Chart::Curve val{.name = "validation", .dots = true};
     for (const StepMetrics& m : steps) {
         if (m.val_loss) val.points.emplace_back(m.step, *m.val_loss);
     }
@@ -104,61 +104,53 @@ std::string loss_chart(const RunDescription& run, std::span<const StepMetrics> s
         chart.levels.push_back(
             {fmt::format("entropy of the corpus {:.4f}", run.entropy), run.entropy});
     }
-    return "<h2>Loss, nats a token</h2>\n" + chart_svg(chart);
+    return chart;
 }
 
-template <typename Value>
-std::string small_chart(const char* head, const char* name, int hue, bool from_zero, bool log,
-                        std::span<const StepMetrics> steps, Value value) {
-    Chart chart{.title = head, .x_name = "step", .from_zero = from_zero, .may_be_log = log};
-    chart.curves.push_back(curve(name, hue, steps, value));
-    const std::string svg = chart_svg(chart);
-    return svg.empty() ? "" : fmt::format("<h2>{}</h2>\n{}", head, svg);
-}
-
-std::string charts(const RunDescription& run, std::span<const StepMetrics> steps) {
-    if (steps.empty()) return "";
-    std::string html = loss_chart(run, steps);
-    html += small_chart("Learning rate", "learning rate", 150, true, false, steps,
-                        [](const StepMetrics& m) { return m.lr; });
-    html += small_chart("Gradient norm, before clipping", "gradient norm", 275, false, true, steps,
-                        [](const StepMetrics& m) { return m.grad_norm; });
-    html += small_chart("Throughput", "tokens a second", 185, true, false, steps,
-                        [](const StepMetrics& m) { return m.tokens_per_second; });
+void add_charts(Page& page, const RunDescription& run, std::span<const StepMetrics> steps) {
+    if (steps.empty()) return;
+    page.add(loss_chart(run, steps));
+    const auto add = [&](const char* title, const char* name, bool from_zero, bool log,
+                         Value value) {
+        page.add(Chart{.title = title,
+                       .x_name = "step",
+                       .curves = {curve(name, steps, value)},
+                       .from_zero = from_zero,
+                       .may_be_log = log});
+    };
+    add("Learning rate", "learning rate", true, false, [](const StepMetrics& m) { return m.lr; });
+    add("Gradient norm, before clipping", "gradient norm", false, true,
+        [](const StepMetrics& m) { return m.grad_norm; });
+    add("Throughput", "tokens a second", true, false,
+        [](const StepMetrics& m) { return m.tokens_per_second; });
     const bool waited = std::any_of(steps.begin(), steps.end(),
                                     [](const StepMetrics& m) { return m.data_wait_seconds > 0; });
     if (waited) {
-        html += small_chart("Data wait, per cent of a step", "data wait", 5, true, false, steps,
-                            [](const StepMetrics& m) {
-                                return m.seconds > 0 ? 100 * m.data_wait_seconds / m.seconds : 0;
-                            });
+        add("Data wait, per cent of a step", "data wait", true, false, [](const StepMetrics& m) {
+            return 100 * observe::ratio(m.data_wait_seconds, m.seconds);
+        });
     }
-    return html;
 }
 
-std::string op_rows(const Ledger& ledger, std::int64_t steps) {
+Table op_table(const Ledger& ledger, std::int64_t steps) {
+    Table table{.title = "Stages",
+                .columns = {{"operation"},
+                            {"calls"},
+                            {"time", Unit::seconds},
+                            {"share", Unit::share},
+                            {"bytes", Unit::bytes},
+                            {"GB/s", Unit::figure},
+                            {"FLOPs", Unit::count},
+                            {"TFLOP/s", Unit::figure}},
+                .keys = true};
     const OpRecord all = ledger.total();
-    if (all.calls == 0) return "";
-    std::string html =
-        "<h2>Stages</h2>\n<div class=\"wide\"><table><tr><th>operation<th>calls<th>time<th>share"
-        "<th>bytes<th>GB/s<th>FLOPs<th>TFLOP/s</tr>\n";
-    const auto rate = [](std::uint64_t count, double seconds) {
-        return seconds > 0 ? static_cast<double>(count) / seconds : 0;
-    };
+    if (all.calls == 0) return table;
     const auto row = [&](const char* name, const OpRecord& op, bool sum) {
-        const double share = all.seconds > 0 ? op.seconds / all.seconds : 0;
-        html += fmt::format(
-            "<tr{}><td>{}{}<td>{}<td>{}<td>{:.1f}%<span class=\"bar\" style=\"width:{:.1f}px\">"
-            "</span><td>{}<td>{}<td>{}<td>{}</tr>\n",
-            sum ? " class=\"sum\"" : "",
-            sum ? ""
-                : fmt::format("<span class=\"key\" style=\"background:hsl({} 60% 55%)\">"
-                              "</span>",
-                              observe::stage_hue(name)),
-            name, op.calls, observe::short_seconds(op.seconds), 100 * share, sum ? 0 : 80 * share,
-            observe::short_bytes(static_cast<double>(op.bytes())),
-            figure(rate(op.bytes(), op.seconds) / 1e9), count_text(static_cast<double>(op.flops)),
-            figure(rate(op.flops, op.seconds) / 1e12));
+        table.rows.push_back(
+            {{name, op.calls, op.seconds, observe::ratio(op.seconds, all.seconds), op.bytes(),
+              observe::ratio(static_cast<double>(op.bytes()), op.seconds) / 1e9, op.flops,
+              observe::ratio(static_cast<double>(op.flops), op.seconds) / 1e12},
+             sum});
     };
     // The longest first.
     std::vector<OpKind> kinds;
@@ -170,53 +162,43 @@ std::string op_rows(const Ledger& ledger, std::int64_t steps) {
     });
     for (const OpKind kind : kinds) row(op_name(kind), ledger.op(kind), false);
     row("all", all, true);
-    return html + fmt::format(
-                      "</table></div>\n<p class=\"dim\">Bytes and FLOPs by the operations' "
-                      "contracts, {}. Copied to the device {}, to the host {}.</p>\n",
-                      steps > 0 ? fmt::format("of {} {}", steps, steps == 1 ? "step" : "steps")
-                                : "since this process started",
-                      observe::short_bytes(static_cast<double>(ledger.host_to_device().bytes)),
-                      observe::short_bytes(static_cast<double>(ledger.device_to_host().bytes)));
+    table.notes.push_back(fmt::format(
+        "Bytes and FLOPs by the operations' contracts, {}. Copied to the device {}, to the host "
+        "{}.",
+        steps > 0 ? fmt::format("of {} {}", steps, steps == 1 ? "step" : "steps")
+                  : "since this process started",
+        observe::short_bytes(static_cast<double>(ledger.host_to_device().bytes)),
+        observe::short_bytes(static_cast<double>(ledger.device_to_host().bytes))));
+    return table;
 }
 
-std::string fact_rows(const RunDescription& run) {
-    std::string rows;
-    const auto row = [&](std::string_view name, std::string_view value) {
-        if (value.empty()) return;
-        rows += fmt::format("<tr><td>{}<td>{}</tr>\n", html_escaped(name), html_escaped(value));
+Table fact_table(const RunDescription& run) {
+    Table table{.title = "The run", .columns = {{"what"}, {"value"}}};
+    const auto row = [&](const std::string& name, const std::string& value) {
+        if (!value.empty()) table.rows.push_back({{name, value}});
     };
     row("model", run.model);
     row("device", run.device);
     for (const auto& [name, value] : run.facts) row(name, value);
-    if (rows.empty()) return "";
-    return "<h2>The run</h2>\n<div class=\"wide\"><table>" + rows + "</table></div>\n";
+    return table;
 }
 
 }  // namespace
 
-std::string train_page(const RunDescription& run, std::span<const StepMetrics> steps) {
-    const Totals sum = add_up(run, steps);
-    std::string html = observe::html_begin(run.name);
-    html += fmt::format("<h1>{}</h1>\n<p>{}</p>\n", html_escaped(run.name),
-                        html_escaped(summary(run, steps, sum)));
-    html += charts(run, steps);
-    html += op_rows(run.ledger, run.ledger_steps);
-    if (!run.plan.items().empty()) html += observe::plan_html(run.plan, run.memory_taken);
-    html += fact_rows(run);
-    if (!run.command.empty()) {
-        html += fmt::format("<h2>Command</h2>\n<pre>{}</pre>\n", html_escaped(run.command));
-    }
-    if (!run.samples.empty()) html += "<h2>Samples</h2>\n";
+Page train_page(const RunDescription& run, std::span<const StepMetrics> steps) {
+    Page page(run.name);
+    page.add_line(summary(run, steps, add_up(run, steps)));
+    add_charts(page, run, steps);
+    page.add(op_table(run.ledger, run.ledger_steps));
+    page.add(observe::plan_table(run.plan, run.memory_taken));
+    page.add(fact_table(run));
+    if (!run.command.empty()) page.add(observe::Texts{"Command", {{"", run.command}}});
+    observe::Texts samples{"Samples"};
     for (auto sample = run.samples.rbegin(); sample != run.samples.rend(); ++sample) {
-        html += fmt::format("<p class=\"dim\">step {}</p>\n<pre>{}</pre>\n", sample->step,
-                            html_escaped(sample->text));
+        samples.parts.push_back({fmt::format("step {}", sample->step), sample->text});
     }
-    return html + "</body>\n</html>\n";
-}
-
-void write_train_report(const std::string& path, const RunDescription& run,
-                        std::span<const StepMetrics> steps) {
-    observe::write_page(path, train_page(run, steps));
+    page.add(samples);
+    return page;
 }
 
 }  // namespace mr::train

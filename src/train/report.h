@@ -1,5 +1,4 @@
-// report.html of a training run: its curves, memory plan and stages, on one page that needs
-// nothing but itself (no network, no library).
+// report.html of a training run: its curves, memory plan and stages.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include "core/arena.h"
 #include "core/ledger.h"
+#include "observe/page.h"
 #include "train/metrics.h"
 
 namespace mr::train {
@@ -37,9 +37,6 @@ struct RunDescription {
     std::vector<Sample> samples;  // the newest last
 };
 
-std::string train_page(const RunDescription& run, std::span<const StepMetrics> steps);
-// Through core/output_file.h: whole or not at all.
-void write_train_report(const std::string& path, const RunDescription& run,
-                        std::span<const StepMetrics> steps);
+observe::Page train_page(const RunDescription& run, std::span<const StepMetrics> steps);
 
 }  // namespace mr::train

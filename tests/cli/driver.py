@@ -3,6 +3,7 @@ import functools
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
@@ -54,6 +55,34 @@ def need_gpu():
     if found is None:
         raise unittest.SkipTest(f"no GPU: {why}")
     return found
+
+
+class Page:
+    """A page that --html, --plot or train wrote. Its data is JSON inside of it."""
+    def __init__(self, path):
+        html = pathlib.Path(path).read_text()
+        self.data = json.loads(html.split('<script type="application/json" id="data">')[1]
+                               .split("</script>")[0])
+        # The name of SVG's namespace is the one address; nothing is fetched from it.
+        fixed = html.replace("http://www.w3.org/2000/svg", "")
+        self.elsewhere = re.findall(r"https?:|src=|href=|@import|url\(", fixed)
+        self.text = "\n".join(self.texts(self.data))
+
+    def texts(self, value):
+        if isinstance(value, (list, dict)):
+            for one in value.values() if isinstance(value, dict) else value:
+                yield from self.texts(one)
+        elif isinstance(value, str):
+            yield value
+
+    def sections(self, kind):
+        return [one for one in self.data["sections"] if one["kind"] == kind]
+
+    def table(self, title):
+        """The rows of a table by the names of its columns."""
+        [found] = [one for one in self.sections("table") if one["title"] == title]
+        names = [column["name"] for column in found["columns"]]
+        return [dict(zip(names, row["cells"])) for row in found["rows"]]
 
 
 class CliTest(unittest.TestCase):

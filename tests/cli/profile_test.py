@@ -21,10 +21,11 @@ class Profile(driver.CliTest):
                               "out", "up", "down", "head"}, names)
         host = [event for event in timed if event["ph"] == "X" and event["tid"] == 1]
         self.assertEqual(sum(event["name"] == "decode" for event in host), 7)
-        html = page.read_text()
-        self.assertIn("<svg", html)
-        self.assertIn("Once upon a time", html)
-        self.assertNotRegex(html, r"https?:|src=|href=")
+        shown = driver.Page(page)
+        self.assertEqual([one["phase"] for one in shown.sections("roofline")], ["decode", "prefill"])
+        self.assertEqual(len(shown.sections("timeline")[0]["tracks"]), 2)
+        self.assertIn("Once upon a time", shown.text)
+        self.assertEqual(shown.elsewhere, [])
 
     def test_stages_add_up(self):
         got = self.ok_json("profile", *PROMPT, "-n", 8)
@@ -46,7 +47,13 @@ class Profile(driver.CliTest):
                                decode["seconds"], places=9)
         self.assertAlmostEqual(sum(stage["share"] for stage in stages.values()),
                                decode["all"]["share"], places=9)
-        self.assertGreater(decode["ceilings"]["read_gb_s"], 0.1)
+        for key in ("read_gb_s", "f32_gflop_s", "int8_gflop_s"):
+            self.assertGreater(decode["ceilings"][key], 0.1, key)
+        # Products of the bundled model's 8-bit weights; attention is in f32.
+        self.assertEqual(stages["up"]["int8_flops"], stages["up"]["flops"])
+        self.assertEqual(stages["attention"]["int8_flops"], 0)
+        self.assertLessEqual({stage["roof"] for stage in stages.values()},
+                             {"memory", "f32", "int8", ""})
         # On the CPU nothing is copied to a device.
         self.assertEqual(decode["host_to_device_bytes_per_token"], 0)
         self.assertEqual(decode["device_to_host_bytes_per_token"], 0)
@@ -89,7 +96,7 @@ class Profile(driver.CliTest):
         self.assertGreater(attention(60, 200), bytes_of[200])
         said = self.ok(*ask).out
         self.assertIn(f"{got['evicted']} tokens left the window", said)
-        self.assertIn("left the window", page.read_text())
+        self.assertIn("left the window", driver.Page(page).text)
         self.fails(2, "profile", model, *PROMPT, "--window", 8, says="--context streaming")
         self.fails(1, "profile", driver.REFERENCE / "gpt2", *PROMPT, "--context", "streaming",
                    says="learned positions")

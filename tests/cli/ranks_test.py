@@ -240,9 +240,10 @@ class Ranks(driver.CliTest):
         self.train(2, plain)
         got = self.train(2, run, sample_tokens=4, sample_every=2, save_every=2, threads=2)
         self.assertEqual(bits(run, 4), bits(plain, 4))
-        report = (run / "report.html").read_text()
-        self.assertIn("CPU, 2 threads", report)  # of the first rank, which samples
-        self.assertIn("<h2>Samples</h2>", report)
+        report = driver.Page(run / "report.html")
+        # The first rank's, which has samples and the device.
+        self.assertIn("CPU, 2 threads", report.text)
+        self.assertIn("Samples", [one["title"] for one in report.sections("texts")])
         self.assertEqual(got["checkpoint"], str(run / "checkpoints" / "step-000004"))
 
     def test_a_validation_that_was_missed_is_made_by_all(self):

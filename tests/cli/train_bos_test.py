@@ -55,8 +55,8 @@ class TrainBosTest(driver.CliTest):
             self.assertEqual(self.ids(self.folder / name), [bos, *without], name)
         made = self.ok_json("run", run, "-p", TEXT, "-n", "2", "--temp", "0")
         self.assertEqual(made["prompt_ids"], [bos, *without])
-        self.assertIn("each begins with &lt;|endoftext|&gt;", (run / "report.html").read_text())
-        self.assertNotIn("each begins with", (plain / "report.html").read_text())
+        self.assertIn("each begins with <|endoftext|>", driver.Page(run / "report.html").text)
+        self.assertNotIn("each begins with", driver.Page(plain / "report.html").text)
 
     def test_the_token_stands_first_in_every_sequence_and_nowhere_else(self):
         """Documents of 31 one-byte tokens, each with the end token: windows of 32 already begin

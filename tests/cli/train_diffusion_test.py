@@ -74,8 +74,8 @@ class TrainDiffusionTest(driver.CliTest):
         self.assertEqual(made["vocab_size"], 281)
         self.assertEqual(made["mask_token_id"], 280)
         self.assertEqual(tokens["ids"][-1], 280)
-        self.assertIn("blocks of 8 tokens, &lt;|mask|&gt; stands for unknown ones",
-                      (self.whole / "report.html").read_text())
+        self.assertIn("blocks of 8 tokens, <|mask|> stands for unknown ones",
+                      driver.Page(self.whole / "report.html").text)
 
     def test_the_log_says_what_it_is(self):
         said = [self.result[key] for key in ("objective", "block", "diffusion_weight")]
@@ -183,8 +183,8 @@ class TrainDiffusionTest(driver.CliTest):
             said = self.ok("run", run / "checkpoints" / f"step-{step:06}", "-p", "Once upon a",
                            "-n", 22, "--temp", 0.8, "--top-k", 40, "--seed", 3, "--threads", 1)
             self.assertEqual(said.out.strip(), text.strip())
-        self.assertIn("Once upon a", (run / "report.html").read_text())
-        # Samples change nothing.
+        self.assertIn("Once upon a", driver.Page(run / "report.html").text)
+        # They change nothing.
         self.train(without, *more, "--lr", "0.01")
         self.assertEqual(bits(without, 4), bits(run, 4))
 

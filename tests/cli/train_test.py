@@ -2,7 +2,6 @@
 """millrace train: runs, resuming bit for bit, kills, Ctrl-C, refusals."""
 import array
 import fcntl
-import html
 import json
 import math
 import os
@@ -94,7 +93,7 @@ class TrainTest(driver.CliTest):
         self.assertIn("val_loss", lines[-1])
         self.assertLess(lines[-1]["loss"], lines[0]["loss"])
         self.assertEqual(self.result["loss"], lines[-1]["loss"])
-        self.assertIn("<html", (self.whole / "report.html").read_text())
+        self.assertEqual(driver.Page(self.whole / "report.html").elsewhere, [])
         made = self.ok_json("run", self.whole, "-p", "Once", "-n", "4", "--temp", "0")
         self.assertEqual(len(made["ids"]), 4)
         self.ok("convert", self.whole, self.folder / "m.gguf")
@@ -118,11 +117,12 @@ class TrainTest(driver.CliTest):
             self.assertIn(f"--- a sample after step {step}:\n", err)
         self.assertRegex(err, r"done after step 6: loss [\d.]+, validation [\d.]+ \([\d.]+ bits per "
                          r"byte\) over 64 tokens, \d+ tok/s, .* of training; .*/report.html\n")
-        page = html.unescape((run / "report.html").read_text())
+        page = driver.Page(run / "report.html")
         for part in ("Loss, nats a token", "Learning rate", "Gradient norm", "Throughput", "Stages",
-                     "</span>attention<td>", "Memory plan", "<td>activations", "Samples", "step 3",
-                     "entropy of the corpus", "CPU, 1 thread"):
-            self.assertIn(part, page)
+                     "Memory plan", "Samples", "step 3", "entropy of the corpus", "CPU, 1 thread"):
+            self.assertIn(part, page.text)
+        self.assertIn("attention", [row["operation"] for row in page.table("Stages")])
+        self.assertIn("activations", [row["what"] for row in page.table("Memory plan")])
 
     def test_bits_per_byte_are_of_the_tokens_that_were_validated(self):
         vocab = json.loads((self.data / "tokenizer.json").read_text())["model"]["vocab"]
@@ -166,7 +166,7 @@ class TrainTest(driver.CliTest):
         whole, run = self.folder / "whole16", self.folder / "run16"
         result = self.start(whole, "--masters", "bf16", "--keep", "0")
         self.assertEqual(result.code, 0, result.err)
-        self.assertIn("bf16, rounded by chance", (whole / "report.html").read_text())
+        self.assertIn("bf16, rounded by chance", driver.Page(whole / "report.html").text)
         shutil.copytree(whole, run)
         for step in (4, 6):
             shutil.rmtree(run / "checkpoints" / f"step-{step:06}")
@@ -430,8 +430,8 @@ class TrainTest(driver.CliTest):
         command = state["options"]["command"].splitlines()
         self.assertIn("--seq 32", command[0])
         self.assertIn("--resume", command[1])
-        self.assertIn(command[0], html.unescape((run / "report.html").read_text()))
-        # Every option and its placeholder: N, or the possible words.
+        self.assertIn(command[0], driver.Page(run / "report.html").text)
+        # Every option and what its value is called: N, or the words that it may be.
         names = dict(re.findall(r"^ +(?:-\w, )?(--[a-z0-9-]+) (\S*)",
                                 self.ok("train", "--help-all").out, re.M))
         self.assertGreater(len(names), 40)

@@ -4,8 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <regex>
 #include <string>
+
+#include "page_data.h"
 
 namespace mr::decode {
 namespace {
@@ -33,74 +34,56 @@ EvalDescription all_modes() {
          example(ContextMode::streaming, 3.2, 100), example(ContextMode::recompute, 3.15, 100)}};
 }
 
-std::size_t count(const std::string& text, const std::string& part) {
-    std::size_t found = 0;
-    for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) {
-        ++found;
-    }
-    return found;
-}
-
-// Of the text that is not a tag: "infinite" may be a word of the style.
-void expect_numbers(const std::string& page) {
-    const std::string body = page.substr(page.find("<body>"));
-    EXPECT_FALSE(std::regex_search(body, std::regex("\\b(nan|inf)\\b", std::regex::icase))) << body;
-}
-
 TEST(EvalPage, EveryModeIsInThePicture) {
-    const std::string page = eval_page(all_modes());
-    EXPECT_EQ(count(page, "<svg"), 1u);
-    EXPECT_EQ(count(page, "<path d=\"M"), 4u);  // a curve each
-    for (const char* mode : {"full", "window", "streaming", "recompute"}) {
-        EXPECT_NE(page.find(std::string("\">") + mode + "</text>"), std::string::npos) << mode;
-        EXPECT_NE(page.find(std::string("</span>") + mode + "<td>12800<td>"), std::string::npos)
-            << mode;
+    const nlohmann::json data = test::checked_page(eval_page(all_modes()).html());
+    EXPECT_EQ(data["title"], "eval of models/a.gguf");
+    EXPECT_EQ(data["lines"][0], "predicts book.txt, on CPU");
+    const nlohmann::json chart = test::section_of(data, "chart");
+    const nlohmann::json modes = test::section_of(data, "table", "Modes");
+    const std::vector<std::string> names = {"full", "window", "streaming", "recompute"};
+    const std::vector<std::string> seen = {
+        "all before a token, cut every 512 tokens", "the last 128 tokens",
+        "the first 4 tokens and the last 124", "the last 128 tokens, encoded anew for every token"};
+    ASSERT_EQ(chart["curves"].size(), 4u);
+    ASSERT_EQ(modes["rows"].size(), 4u);
+    ASSERT_EQ(modes["columns"].size(), 8u);  // none "at samples"
+    for (std::size_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(chart["curves"][i]["name"], names[i]);
+        const nlohmann::json& cells = modes["rows"][i]["cells"];
+        EXPECT_EQ(cells[0], names[i]);
+        EXPECT_EQ(cells[1], 12800);
+        EXPECT_NEAR(cells[5].get<double>(), 2, 1e-9);  // ms
+        EXPECT_EQ(cells[6], 12345);
+        EXPECT_EQ(cells[7], seen[i]);
     }
-    for (const char* figure : {"5.2000", "181.2722", "2.0000", "12345"}) {  // NLL, exp, ms
-        EXPECT_NE(page.find(figure), std::string::npos) << figure;
-    }
-    EXPECT_NE(page.find("the first 4 tokens and the last 124"), std::string::npos);
-    EXPECT_NE(page.find("the last 128 tokens"), std::string::npos);
-    EXPECT_NE(page.find("cut every 512 tokens"), std::string::npos);
-    EXPECT_EQ(page.find("at samples"), std::string::npos);
-    expect_numbers(page);
-}
-
-TEST(EvalPage, StandsAloneAndEscapesNames) {
-    EvalDescription evaluation = all_modes();
-    evaluation.model = "<script>alert(1)</script>.gguf";
-    evaluation.text = "a\"b&c.txt";
-    const std::string page = eval_page(evaluation);
-    EXPECT_TRUE(page.starts_with("<!doctype html>"));
-    EXPECT_TRUE(page.ends_with("</html>\n"));
-    EXPECT_EQ(page.find("<script"), std::string::npos);
-    EXPECT_NE(page.find("&lt;script&gt;"), std::string::npos);
-    EXPECT_NE(page.find("a&quot;b&amp;c.txt"), std::string::npos);
-    for (const char* elsewhere : {"http:", "https:", "src=", "url(", "@import"}) {
-        EXPECT_EQ(page.find(elsewhere), std::string::npos) << elsewhere;
-    }
-    EXPECT_NE(page.find("prefers-color-scheme: dark"), std::string::npos);
+    EXPECT_EQ(modes["rows"][1]["cells"][2], 5.2);
+    EXPECT_EQ(modes["rows"][1]["cells"][3], "181.2722");
 }
 
 // Samples leave buckets empty, texts may have one bucket, a broken model has no perplexity.
 TEST(EvalPage, NothingThatIsNoNumber) {
     EvalDescription evaluation{"m", "t", "CPU", {}};
-    expect_numbers(eval_page(evaluation));
+    EXPECT_EQ(test::checked_page(eval_page(evaluation).html())["sections"].size(), 0u);
     EvalMode few = example(ContextMode::recompute, 3, 50);
     for (std::size_t i = 0; i < 50; ++i) {
         if (i % 7 != 3) few.result.curve[i] = {};
     }
     few.sample = 7;
     few.result.sample_nll = 3.14159;
-    evaluation.modes = {few, example(ContextMode::streaming, 0, 1)};
-    const std::string page = eval_page(evaluation);
-    expect_numbers(page);
-    EXPECT_NE(page.find("<th>at samples"), std::string::npos);
-    EXPECT_NE(page.find("3.1416"), std::string::npos);
-    EXPECT_NE(page.find("7 samples a document"), std::string::npos);
+    EvalMode cut = example(ContextMode::full, 0, 1);
+    cut.result.cut = 1;
+    evaluation.modes = {few, cut};
+    const nlohmann::json modes =
+        test::section_of(test::checked_page(eval_page(evaluation).html()), "table");
+    EXPECT_EQ(modes["columns"][3]["name"], "at samples");
+    EXPECT_EQ(modes["rows"][0]["cells"][3], 3.14159);
+    EXPECT_TRUE(modes["rows"][1]["cells"][3].is_null());
+    EXPECT_NE(modes["rows"][0]["cells"][8].get<std::string>().find("7 samples a document"),
+              std::string::npos);
     evaluation.modes = {example(ContextMode::window, 800, 3)};  // exp() of it is none
-    expect_numbers(eval_page(evaluation));
-    EXPECT_NE(eval_page(evaluation).find("e^800.0"), std::string::npos);
+    const nlohmann::json broken =
+        test::section_of(test::checked_page(eval_page(evaluation).html()), "table");
+    EXPECT_EQ(broken["rows"][0]["cells"][3], "e^800.0");
 }
 
 TEST(RunningMean, IsTheCurveOfAShortText) {

@@ -36,8 +36,8 @@ def start(*options):
     return webdriver.Chrome(service=Service(shutil.which("chromedriver")), options=settings)
 
 
-class PageTest(unittest.TestCase):
-    """A server and a fresh page for each test; one browser for a class."""
+class Browser(unittest.TestCase):
+    """One browser for a class."""
     options = ("--lang=en-US",)
 
     @classmethod
@@ -48,6 +48,42 @@ class PageTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.driver.quit()
 
+    def js(self, script, *values):
+        return self.driver.execute_script(script, *values)
+
+    def wait(self, condition, seconds=10, what="it did not happen"):
+        end = time.monotonic() + seconds
+        while not (value := condition()):
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.02)
+        return value
+
+    def get(self, name):
+        return self.driver.find_element(By.ID, name)
+
+    def all(self, selector):
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def check(self, *names):
+        for name in names or ("unnamed", "structure", "faint", "cramped"):
+            self.assertEqual(self.js(CHECKS + f"return {name}()"), [], name)
+
+    def phone(self, width=360, height=740):
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+            "width": width, "height": height, "deviceScaleFactor": 2, "mobile": True})
+        self.addCleanup(self.driver.execute_cdp_cmd, "Emulation.clearDeviceMetricsOverride", {})
+
+    def color(self):
+        return self.js("return getComputedStyle(document.body).backgroundColor")
+
+    def press(self, label, scope=""):
+        buttons = self.all(f'{scope} button[aria-label="{label}"]')
+        self.assertTrue(buttons, f"no button {label!r} in {scope!r}")
+        self.js("arguments[0].click()", buttons[-1])
+
+
+class PageTest(Browser):
+    """A server and a fresh page for each test."""
     def serve(self):
         self.server = Server(FOLDER)
         self.server.__enter__()
@@ -69,22 +105,6 @@ class PageTest(unittest.TestCase):
         self.driver.get(self.server.url)  # another port is another origin: its storage is empty
         self.wait(lambda: self.js("return app.models.length > 0 || Boolean(arguments[0])",
                                   self.server.key))
-
-    def js(self, script, *values):
-        return self.driver.execute_script(script, *values)
-
-    def wait(self, condition, seconds=10, what="it did not happen"):
-        end = time.monotonic() + seconds
-        while not (value := condition()):
-            self.assertLess(time.monotonic(), end, what)
-            time.sleep(0.02)
-        return value
-
-    def get(self, name):
-        return self.driver.find_element(By.ID, name)
-
-    def all(self, selector):
-        return self.driver.find_elements(By.CSS_SELECTOR, selector)
 
     def type(self, text):
         self.get("input").send_keys(text)
@@ -109,23 +129,6 @@ class PageTest(unittest.TestCase):
         self.js("""const field = document.querySelector(`[name=${arguments[0]}]`);
                    field.value = arguments[1];
                    field.dispatchEvent(new Event('input', {bubbles: true}));""", name, value)
-
-    def check(self, *names):
-        for name in names or ("unnamed", "structure", "faint", "cramped"):
-            self.assertEqual(self.js(CHECKS + f"return {name}()"), [], name)
-
-    def phone(self, width=360, height=740):
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
-            "width": width, "height": height, "deviceScaleFactor": 2, "mobile": True})
-        self.addCleanup(self.driver.execute_cdp_cmd, "Emulation.clearDeviceMetricsOverride", {})
-
-    def color(self):
-        return self.js("return getComputedStyle(document.body).backgroundColor")
-
-    def press(self, label, scope=""):
-        buttons = self.all(f'{scope} button[aria-label="{label}"]')
-        self.assertTrue(buttons, f"no button {label!r} in {scope!r}")
-        self.js("arguments[0].click()", buttons[-1])
 
     def messages(self):
         return self.js("return chats.open.messages.map(one => [one.role, one.content])")

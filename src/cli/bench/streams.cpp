@@ -15,7 +15,6 @@
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "core/output_file.h"
-#include "observe/html.h"
 #include "observe/units.h"
 
 namespace mr::cli {
@@ -151,7 +150,7 @@ int streams_bench(const BenchStreamsOptions& options) {
     ProgressLine line;
     const streams::Report report = streams::measure(measure, line.callback());
     line.remove();
-    if (!options.html.empty()) observe::write_page(options.html, streams::html_page(report));
+    if (!options.html.empty()) observe::write_page(options.html, streams::report_page(report));
     out(options.json ? json_text(to_json(options, report)) : to_text(options, report));
     return 0;
 }

@@ -1,5 +1,4 @@
-// A run as one HTML page: timeline, stage tables, roofline picture, memory plan. It needs nothing
-// but itself: no network, no library.
+// A run as a page: timeline, stage tables, rooflines, memory plan.
 #pragma once
 
 #include <span>
@@ -7,14 +6,14 @@
 #include <vector>
 
 #include "core/arena.h"
-#include "observe/html.h"
+#include "observe/page.h"
 #include "observe/recorder.h"
 #include "observe/roofline.h"
 #include "observe/trace.h"
 
 namespace mr::observe {
 
-struct ReportPage {
+struct ShownRun {
     RunNames names;
     std::string summary;  // one line: observe::summary_line()
     std::string prompt, text;
@@ -27,8 +26,6 @@ struct ReportPage {
 // As many stages as the timeline of a page shows; the tables count all of them.
 inline constexpr std::size_t kMostPageStages = 20'000;
 
-std::string html_page(const ReportPage& page);
-// Through core/output_file.h: whole or not at all.
-void write_html(const std::string& path, const ReportPage& page);
+Page run_page(const ShownRun& run);
 
 }  // namespace mr::observe

@@ -1,0 +1,111 @@
+#!/usr/bin/env python3
+"""The page of reports without a browser: does its policy fit it, does it stay at home, does its
+script read only fields that data has, and (where node is) does the roofline become a file."""
+import base64
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import unittest
+
+HERE = pathlib.Path(__file__).parent
+SOURCE = HERE.parents[1] / "src/observe/page"
+BUILD = pathlib.Path(os.environ.get("MILLRACE_BUILD", "build/release"))
+PAGE = (BUILD / "report_page" / "index.html").read_text()
+FIELDS = json.loads((HERE / "report_fields.json").read_text())
+SCRIPTS = {path.name: path.read_text() for path in sorted(SOURCE.glob("*.js"))}
+
+
+class Joined(unittest.TestCase):
+    def test_every_file_is_in_the_page(self):
+        for name, source in SCRIPTS.items():
+            self.assertIn(source, PAGE, f"{name} is not in the page: add it to cmake/page.cmake")
+        self.assertIn((SOURCE / "page.css").read_text(), PAGE)
+        self.assertEqual(re.findall(r"@[A-Z]+@", PAGE), ["@DATA@"])
+        self.assertLess(len(PAGE), 64 * 1024)
+
+    def test_the_policy_names_the_hashes(self):
+        [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', PAGE)
+        for part in ("style", "script"):
+            [inside] = re.findall(rf"<{part}>(.*?)</{part}>", PAGE, re.S)
+            digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+            self.assertIn(f"{part}-src 'sha256-{digest}';", policy)
+        self.assertNotIn("unsafe", policy)
+        self.assertTrue(policy.startswith("default-src 'none';"))
+
+    def test_no_other_host_and_no_markup_from_text(self):
+        # The name of SVG's namespace is the one address; nothing is fetched from it.
+        text = PAGE.replace("http://www.w3.org/2000/svg", "")
+        self.assertEqual(re.findall(r"https?:|(?:src|href|action)=|@import|url\(|fetch\(|"
+                                    r"XMLHttpRequest|WebSocket", text), [])
+        self.assertNotRegex(text, r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|"
+                                  r"DOMParser|\beval\b|new Function|\son\w+=\"|\sstyle=\"")
+
+
+class Fields(unittest.TestCase):
+    def test_the_script_reads_no_other_fields(self):
+        """By the names of its variables: what is called `stage` is a stage."""
+        read = {kind: set() for kind in FIELDS}
+        for source in SCRIPTS.values():
+            for kind, field in re.findall(r"\b(\w+)\.(\w+)", re.sub(r"//.*", "", source)):
+                if kind in FIELDS:
+                    read[kind].add(field)
+        for kind, fields in FIELDS.items():
+            known = {*fields["needs"], *fields.get("may", [])}
+            self.assertLessEqual(read[kind], known, kind)
+            self.assertLessEqual(set(fields["needs"]), read[kind] | read["section"],
+                                 f"{kind}: not read")
+
+
+@unittest.skipUnless(shutil.which("node"), "no node: report_test.py checks it in Chromium")
+class Roofline(unittest.TestCase):
+    def figure(self, roofline):
+        script = "\n".join(SCRIPTS[f"{name}.js"] for name in
+                           ("units", "drawing", "table", "curves", "roofline", "timeline", "page"))
+        done = subprocess.run(
+            ["node", "-e", script + "\nconst made = rooflineFigure(JSON.parse(process.argv[1]));"
+             "process.stdout.write(made ? standalone(made, '') : '');", json.dumps(roofline)],
+            capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def stage(self, name, gflop_s, intensity, int8):
+        flops = gflop_s * 1e9
+        return {"stage": name, "calls": 1, "seconds": 1, "share": 0.5, "bytes": flops / intensity,
+                "flops": flops, "int8_flops": flops if int8 else 0, "gb_s": gflop_s / intensity,
+                "gflop_s": gflop_s, "flops_per_byte": intensity, "roof": "memory",
+                "percent_of_ceiling": 50}
+
+    def roofline(self, *stages, **ceilings):
+        return {"phase": "<decode>", "stages": stages, "ceilings": ceilings}
+
+    def test_a_file_that_stands_alone(self):
+        stages = (self.stage("<qkv>", 100, 8, True), self.stage("attention", 40, 30, False))
+        svg = self.figure(self.roofline(*stages, read_gb_s=30, f32_gflop_s=160,
+                                        int8_gflop_s=1300, bf16_gflop_s=600))
+        self.assertTrue(svg.startswith('<svg xmlns="http://www.w3.org/2000/svg" width="760"'))
+        self.assertEqual(svg.count("<circle"), 2)
+        self.assertEqual(svg.count('class="roof"'), 3)
+        for part in ("memory: 30.0 GB/s", "f32: 160 GFLOP/s", "int8: 1.30 TFLOP/s", "&#60;qkv&#62;"):
+            self.assertIn(part, svg)
+        for part in ("NaN", "Infinity", "undefined", "bf16", "<qkv>"):
+            self.assertNotIn(part, svg)
+
+    def test_only_roofs_that_have_work(self):
+        svg = self.figure(self.roofline(self.stage("up", 40, 30, False), read_gb_s=30,
+                                        f32_gflop_s=160, int8_gflop_s=1300))
+        self.assertEqual(svg.count('class="roof"'), 2)
+        self.assertNotIn("int8", svg)
+
+    def test_without_ceilings_or_work_there_is_still_no_nonsense(self):
+        bare = self.figure(self.roofline(self.stage("up", 40, 30, False)))
+        self.assertEqual((bare.count("<circle"), bare.count('class="roof"')), (1, 0))
+        self.assertNotIn("NaN", bare)
+        idle = {**self.stage("up", 40, 30, False), "flops": 0}
+        self.assertEqual(self.figure(self.roofline(idle)), "")
+
+
+if __name__ == "__main__":
+    unittest.main()
