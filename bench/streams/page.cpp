@@ -43,6 +43,12 @@ Table rung_table(const Report& report) {
                                report.speed_up(rung), report.of_limit(rung)},
                               &rung == &report.best()});
     }
+    table.notes.push_back(
+        "In the timelines below a bar is a chunk. All rungs with pinned memory have one scale, "
+        "those with pageable memory another. Timelines are from runs of their own: stamps cost "
+        "time, and the times in the table are without them. A kernel's bar goes from its first "
+        "block to its last; a copy's begins when its stream came to it and the copies before it in "
+        "its direction were over.");
     return table;
 }
 
@@ -88,14 +94,6 @@ observe::Page report_page(const Report& report) {
         percent(report.of_limit(best)), Log::kSpeedUp, Log::kStreams));
     page.add(rung_table(report));
     page.add(parts_table(report.parts, static_cast<double>(cut.count) * sizeof(float)));
-    page.add(observe::Texts{
-        "Timelines",
-        {{"",
-          "A bar is a chunk. All rungs with pinned memory have one scale, those with pageable "
-          "memory another. Timelines are from runs of their own: stamps cost time, and the times "
-          "in the table are without them. A kernel's bar goes from its first block to its last; a "
-          "copy's begins when its stream came to it and the copies before it in its direction were "
-          "over."}}});
     double longest[2] = {0, 0};  // pageable, pinned
     for (const Rung& rung : report.rungs) {
         double& end = longest[rung.schedule.pinned];
