@@ -1,6 +1,7 @@
 // Float weights on a SIMD path. The path provides
 //   Vec, kLanes, zero(), fused(acc, a, b) = a * b + acc,
 //   load<Kind>(p): kLanes weights of that kind as Vec; p unaligned
+//   load_here(p, i): kLanes floats from p + i, after the products before it and not earlier
 //   sums_of_four(v, out): out[i] = sum of the lanes of v[i], by a fixed tree
 //   kTileTokens: tokens of the largest tile of 4 rows whose accumulators fit the registers.
 
@@ -41,7 +42,8 @@ void float_tile(const LinearJob& job, const unsigned char* const* w, std::int64_
         for (int r = 0; r < R; ++r) row_w[r] = load<Kind>(w[r] + i * kBytes);
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) {
-            const Vec v = load<WeightKind::f32>(x[t] + i);
+            const Vec v =
+                T == kTileTokens ? load_here(x[t], i) : load<WeightKind::f32>(x[t] + i);
 #pragma GCC unroll 8
             for (int r = 0; r < R; ++r) acc[t][r] = fused(acc[t][r], row_w[r], v);
         }

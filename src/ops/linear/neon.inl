@@ -24,6 +24,16 @@ inline Vec load(const void* p) {
     }
 }
 
+// GCC would move the loads of all tokens to the front of a tile, and then has no registers for two of
+// its 24 sums. Those go through memory, and the tile waits for them: 12 cycles instead of 6.
+inline Vec load_here(const float* p, std::int64_t i) {
+    Vec v;
+    asm volatile("ldr %q0, [%1, %2]"
+                 : "=w"(v)
+                 : "r"(p), "r"(i * 4), "m"(*reinterpret_cast<const float(*)[]>(p)));
+    return v;
+}
+
 inline void sums_of_four(const Vec* v, float* out) {
     vst1q_f32(out, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
 }

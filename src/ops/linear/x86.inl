@@ -51,6 +51,8 @@ inline Vec load(const void* p) {
 #endif
 }
 
+inline Vec load_here(const float* p, std::int64_t i) { return load<WeightKind::f32>(p + i); }
+
 inline void sums_of_four(const Vec* v, float* out) {
     const __m256 ab = _mm256_hadd_ps(half_sum(v[0]), half_sum(v[1]));
     const __m256 cd = _mm256_hadd_ps(half_sum(v[2]), half_sum(v[3]));
