@@ -46,11 +46,16 @@ function(millrace_isa_kernels)
     endforeach()
 endfunction()
 
-# A unity build for the library, as millrace_together() for other targets: grouped by room, except
-# that users of the JSON library, which all spend most of their time on its templates, form groups
-# of their own. Files whose names clash with a neighbour's, and those that need CUDA, are compiled
-# alone.
+# Compiles several files of the library at a time, as millrace_together() does for other targets:
+# those of one room, and apart from them those that use the JSON library, which spend most of their
+# time on its templates, the same ones each. Files with names of their own that a neighbour has, too,
+# are alone, also where cmake/tsan.cmake compiles them, and those that need CUDA.
 function(millrace_rooms_together count)
+    foreach(alone decode/api model/io/load_huggingface text/tokenizer_json
+            ops/linear/linear_backward train/output_folder)
+        set_source_files_properties(${PROJECT_SOURCE_DIR}/src/${alone}.cpp PROPERTIES
+                                    SKIP_UNITY_BUILD_INCLUSION ON)
+    endforeach()
     if(NOT MILLRACE_TOGETHER)
         return()
     endif()

@@ -47,13 +47,7 @@ list(FILTER tsan_sources EXCLUDE REGEX
 list(FILTER tsan_sources EXCLUDE REGEX
      "/serve/(answer|api|api_[a-z]+|calls|fields|fingerprint|format_[a-z]+|gate|grammars)\\.cpp$")
 add_library(mr_tsan STATIC ${tsan_sources})
-# A unity build: each file takes longer to read its headers than to instrument its code. Files whose
-# names clash with a neighbour's are compiled alone.
-foreach(alone model/io/load_huggingface text/tokenizer_json ops/linear/linear_backward
-        train/output_folder)
-    set_source_files_properties(${PROJECT_SOURCE_DIR}/src/${alone}.cpp PROPERTIES
-                                SKIP_UNITY_BUILD_INCLUSION ON)
-endforeach()
+# Several files at a time: each takes longer to read its headers than to instrument its code.
 set_target_properties(mr_tsan PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
 target_precompile_headers(mr_tsan PRIVATE ${MR_COMMON_HEADERS})
 target_link_libraries(mr_tsan PUBLIC mr_tsan_options)
