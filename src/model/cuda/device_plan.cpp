@@ -25,7 +25,9 @@ DType device_kv_type(const Model& model) {
 
 bool device_prompts_flash(const Model& model, const EngineOptions& options) {
     const auto device = cuda::device();
-    return device && device->sm >= 80 && cuda::flash::mma_takes_pages(model.spec.head_dim) &&
+    const int dim = model.spec.head_dim;
+    return device && device->sm >= 80 && cuda::flash::mma_takes_pages(dim) &&
+           cuda::flash::mma_fits(dim, device->shared_per_block) &&
            options.kv_type == device_kv_type(model) && options.kv_type != DType::f32;
 }
 

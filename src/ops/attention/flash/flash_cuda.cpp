@@ -17,9 +17,12 @@ void flash_forward(const Context& ctx, const ops::HeadRows& out, Tensor lse, con
     Stamp* stamp =
         account(ctx, OpKind::attention, "attention",
                 {1, a.q_bytes + 2 * a.k_bytes, a.q_bytes + a.lse_bytes, 2 * a.product_flops, 0});
-    const int sm = this_gpu().sm;
-    if (p.dtype == DType::f32 || sm < 80) return flash::forward_plain(ctx, p, stamp);
-    if (sm == 90) return flash::forward_hopper(ctx, p, stamp);
+    const Gpu& gpu = this_gpu();
+    if (p.dtype == DType::f32 || gpu.sm < 80 ||
+        !flash::mma_fits(p.head_dim, gpu.shared_per_block)) {
+        return flash::forward_plain(ctx, p, stamp);
+    }
+    if (gpu.sm == 90) return flash::forward_hopper(ctx, p, stamp);
     flash::forward_mma(ctx, p, stamp);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 
 #include "ops/attention/flash/problem.h"
 #include "ops/attention/paged/attention.h"
@@ -11,6 +12,12 @@ namespace mr::cuda::flash {
 // Head sizes that mma.sync takes over pages: those as long as its tiles are wide.
 constexpr bool mma_takes_pages(int head_dim) {
     return head_dim == 64 || head_dim == 80 || head_dim == 96 || head_dim == 128 || head_dim == 256;
+}
+
+// Whether a block of mma.sync's forward has the shared memory it wants. Heads
+// over 128 want 133 KB; compute capability 8.6, 8.9 and 12.0 give a block 99 KB.
+constexpr bool mma_fits(int head_dim, std::size_t shared_per_block) {
+    return head_dim <= 128 || shared_per_block >= 133 * 1024;
 }
 
 // Keys and values that lie in the pages of a cache, [pages, kv_heads, 32, head_dim], instead of

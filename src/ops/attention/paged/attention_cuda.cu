@@ -229,7 +229,10 @@ bool prefill_on_tensor_cores(const Context& ctx, Tensor out, Tensor q, const ops
         flash::forward_hopper(ctx, p, args.stamp, paged);
         return true;
     }
-    if (!flash::mma_takes_pages(p.head_dim)) return false;
+    if (!flash::mma_takes_pages(p.head_dim) ||
+        !flash::mma_fits(p.head_dim, this_gpu().shared_per_block)) {
+        return false;
+    }
     flash::forward_mma(ctx, p, args.stamp, paged);
     return true;
 }

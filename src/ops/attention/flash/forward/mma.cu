@@ -278,6 +278,7 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp, const Pa
     MR_CHECK(grid.y <= 65535, "a batch has at most 65535 sequences");
     MR_CHECK(grid.z <= 65535, "without wgmma a sequence has at most 8 million queries");
     const auto kernel = forward_kernel<T, D, kPaged>;
+    static_assert(S::kSharedBytes <= (D <= 128 ? 99 : 133) * 1024);  // mma_fits()
     allow_shared(kernel, S::kSharedBytes);
     launch(ctx, grid, S::kThreads, S::kSharedBytes, kernel, p, paged, stamp);
 }
