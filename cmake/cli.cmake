@@ -54,7 +54,7 @@ if(cli_sources)
     list(REMOVE_ITEM cli_sources ${PROJECT_SOURCE_DIR}/src/cli/main.cpp)
     add_library(mr_cli OBJECT ${cli_sources})
     target_include_directories(mr_cli PUBLIC ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(mr_cli PUBLIC mr_bench mr_ladder millrace mr_options
+    target_link_libraries(mr_cli PUBLIC mr_bench mr_ladder millrace millrace_version mr_options
                           PRIVATE CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json)
     # Parsing and printing only, so compile time matters most. The slow header that most commands
     # share is precompiled; CLI11's, which costs every file that includes it, is hidden behind
@@ -81,13 +81,7 @@ if(cli_sources)
     else()
         message(STATUS "libedit was not found: chat has no line editing")
     endif()
-    # The commit that `millrace --version` prints.
-    set(commit_header ${PROJECT_BINARY_DIR}/version/millrace_commit.h)
-    add_custom_target(millrace_commit BYPRODUCTS ${commit_header} COMMAND ${CMAKE_COMMAND}
-                      -DSOURCE=${PROJECT_SOURCE_DIR} -DFILE=${commit_header}
-                      -P ${PROJECT_SOURCE_DIR}/cmake/commit.cmake)
-    add_dependencies(mr_cli millrace_commit)
-    target_include_directories(mr_cli PRIVATE ${PROJECT_BINARY_DIR}/version)
+    # What `millrace --version` says.
     set(cuda_version "without CUDA")
     if(MILLRACE_HAS_CUDA)
         set(cuda_version "CUDA ${CUDAToolkit_VERSION}")
@@ -105,6 +99,3 @@ if(cli_sources)
                        -DPROGRAM=$<TARGET_FILE:millrace_cli> -DFOLDER=${PROJECT_BINARY_DIR}/pages
                        -P ${PROJECT_SOURCE_DIR}/cmake/pages.cmake)
 endif()
-
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/decode/api.cpp PROPERTIES
-    COMPILE_DEFINITIONS "MR_VERSION=\"${PROJECT_VERSION}\"")

@@ -5,7 +5,8 @@ include(CMakePackageConfigHelpers)
 target_compile_features(millrace PUBLIC cxx_std_20)  # required by the public header
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/millrace)
-install(TARGETS millrace EXPORT millraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(TARGETS millrace millrace_version EXPORT millraceTargets
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET millrace_kernels)  # include/millrace/attention.h is its header
     install(TARGETS millrace_kernels EXPORT millraceTargets
             ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})

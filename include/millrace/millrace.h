@@ -110,7 +110,7 @@ class Model {
     std::unique_ptr<Impl> impl_;
 };
 
-// "0.1.0"
+// "0.2.0" for a release, "0.2.0+37.g61c3958ab" for the 37th commit after it.
 const char* version();
 
 }  // namespace millrace

@@ -1,6 +1,7 @@
 """The wheel itself: its content, the command line, types, stubs, and the examples of the docs."""
 import ast
 import functools
+import importlib.metadata
 import importlib.resources
 import importlib.util
 import inspect
@@ -24,7 +25,9 @@ def test_it_is_the_installed_package(source):
     assert {"py.typed", "_core.pyi", "models"} <= files
     assert {file.name for file in (PACKAGE / "models").iterdir()} == {
         "storyteller.gguf", "storyteller-diffusion.gguf"}
-    assert mr.__version__ in (source / "CMakeLists.txt").read_text()
+    program = subprocess.run([os.environ["MILLRACE_BIN"], "--version"], capture_output=True, text=True)
+    assert mr.__version__ == program.stdout.split()[1].rstrip(",")
+    assert importlib.metadata.version("millrace") == mr.__version__
 
 
 def test_the_bundled_models_are_those_of_the_package():

@@ -1,15 +1,14 @@
-// The only file that is recompiled when the commit changes (cmake/commit.cmake).
 #include "cli/version.h"
 
 #include <fmt/format.h>
 
+#include "core/commit.h"
 #include "millrace/millrace.h"
-#include "millrace_commit.h"  // MR_COMMIT; empty where the source is not a clone
 
 namespace mr::cli {
 
 std::string version_line() {
-    const std::string commit = MR_COMMIT;
+    const std::string commit = mr::commit();
     return fmt::format("millrace {}{}, {}, {}", millrace::version(),
                        commit.empty() ? "" : ", commit " + commit, MR_COMPILER, MR_CUDA_VERSION);
 }

@@ -164,6 +164,4 @@ Evaluation Model::evaluate(std::string_view text, const std::string& split) {
     });
 }
 
-const char* version() { return MR_VERSION; }
-
 }  // namespace millrace
