@@ -13,7 +13,7 @@ CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-t
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 .PHONY: help run test test-compat test-serve test-python test-gpu sanitize-gpu build program configure deps bench install format \
-        format-check tidy docs clean
+        format-check tidy clean package
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -66,6 +66,9 @@ bench: program ## measure decode, prefill and load on the TinyLlama shape (BENCH
 
 install: build ## install to PREFIX
 	cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+package: deps ## archives, .deb packages and a wheel in out/packages (PACKAGE=-DMILLRACE_CUDA=OFF)
+	@scripts/package.sh $(PACKAGE)
 
 format: ## format the code in place
 	@$(CLANG_FORMAT) -i $(CODE)

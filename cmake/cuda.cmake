@@ -1,6 +1,7 @@
 # CUDA is found, never required: without nvcc the same commands build the CPU engine.
 #   MILLRACE_CUDA          AUTO (use it if nvcc is found), ON (fail without), OFF
 #   MILLRACE_CUDA_ARCH     e.g. 90a, 80, "75;86"; empty: this machine's GPU, or 90a where it has none;
+#                          "80-virtual": PTX, which newer GPUs compile at the first run;
 #                          "75:90": what a 7.5 would run, as machine code of a 9.0, so that the
 #                          kernels for older GPUs can be tested on a newer one
 set(MILLRACE_CUDA AUTO CACHE STRING "Build the CUDA engine: AUTO, ON or OFF")
@@ -36,8 +37,8 @@ if(MILLRACE_HAS_CUDA)
     endif()
     # Warp-group instructions exist only in the architecture-specific "90a", not in "90".
     list(TRANSFORM arch REPLACE "^90$" "90a")
-    # "-real": machine code for exactly these architectures; no JIT compilation at the first run.
-    list(TRANSFORM arch APPEND "-real")
+    # "-real": machine code for exactly these; no second compile at the first run.
+    list(TRANSFORM arch APPEND "-real" REGEX "^[0-9]+[a-z]?$")
     set(CMAKE_CUDA_ARCHITECTURES ${arch})
     if(NOT CMAKE_CUDA_COMPILER)
         set(CMAKE_CUDA_COMPILER ${CUDAToolkit_NVCC_EXECUTABLE})

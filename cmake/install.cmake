@@ -1,4 +1,6 @@
-# bin/millrace, the library, its public headers, and the files for find_package(millrace).
+# Components: `program` is bin/millrace and what it reads; `dev` is the library, its public headers, and
+# what find_package(millrace) reads; `mpi` is the module with MPI, which no package has: it fits the MPI
+# of one system alone.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -6,34 +8,35 @@ target_compile_features(millrace PUBLIC cxx_std_20)  # required by the public he
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/millrace)
 install(TARGETS millrace millrace_version EXPORT millraceTargets
-        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
 if(TARGET millrace_kernels)  # include/millrace/attention.h is its header
     install(TARGETS millrace_kernels EXPORT millraceTargets
-            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+            ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT dev)
 endif()
-install(EXPORT millraceTargets NAMESPACE millrace:: DESTINATION ${package_dir})
+install(EXPORT millraceTargets NAMESPACE millrace:: DESTINATION ${package_dir} COMPONENT dev)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/millrace DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
-        FILES_MATCHING PATTERN "*.h")
+        COMPONENT dev FILES_MATCHING PATTERN "*.h")
 if(TARGET millrace_cli)
-    install(TARGETS millrace_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+    install(TARGETS millrace_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
     if(TARGET millrace_mpi)  # src/core/comm/launch.cpp looks for it there
-        install(TARGETS millrace_mpi LIBRARY DESTINATION lib/millrace)
+        install(TARGETS millrace_mpi LIBRARY DESTINATION lib/millrace COMPONENT mpi)
     endif()
     set(pages ${PROJECT_BINARY_DIR}/pages)
     set(share ${CMAKE_INSTALL_DATADIR})
-    install(FILES ${pages}/millrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    install(FILES ${pages}/millrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
     install(FILES ${pages}/millrace.bash DESTINATION ${share}/bash-completion/completions
-            RENAME millrace)
-    install(FILES ${pages}/_millrace DESTINATION ${share}/zsh/site-functions)
-    install(FILES ${pages}/millrace.fish DESTINATION ${share}/fish/vendor_completions.d)
+            RENAME millrace COMPONENT program)
+    install(FILES ${pages}/_millrace DESTINATION ${share}/zsh/site-functions COMPONENT program)
+    install(FILES ${pages}/millrace.fish DESTINATION ${share}/fish/vendor_completions.d
+            COMPONENT program)
 endif()
 # src/cli looks for the bundled model in ../share/millrace/models, relative to the program.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ DESTINATION share/millrace/models OPTIONAL
-        FILES_MATCHING PATTERN "*.gguf")
+        COMPONENT program FILES_MATCHING PATTERN "*.gguf")
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/millraceConfig.cmake.in
     ${PROJECT_BINARY_DIR}/millraceConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/millraceConfigVersion.cmake
     COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/millraceConfig.cmake
-    ${PROJECT_BINARY_DIR}/millraceConfigVersion.cmake DESTINATION ${package_dir})
+    ${PROJECT_BINARY_DIR}/millraceConfigVersion.cmake DESTINATION ${package_dir} COMPONENT dev)

@@ -20,7 +20,7 @@ target_include_directories(millrace_kernels
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_compile_features(millrace_kernels PUBLIC cxx_std_20)
 target_compile_definitions(millrace_kernels PRIVATE MR_CUDA=1)
-target_link_libraries(millrace_kernels PRIVATE $<BUILD_INTERFACE:mr_options> fmt::fmt
+target_link_libraries(millrace_kernels PRIVATE $<BUILD_INTERFACE:mr_options> ${MR_FMT}
                       PUBLIC CUDA::cudart_static ${CMAKE_DL_LIBS})
 
 add_executable(example_attention ${PROJECT_SOURCE_DIR}/examples/attention.cpp)

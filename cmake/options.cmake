@@ -3,10 +3,14 @@ add_library(mr_options INTERFACE)
 set(MR_CXX_ONLY $<COMPILE_LANGUAGE:CXX>)
 target_compile_options(mr_options INTERFACE
     $<${MR_CXX_ONLY}:-Wall -Wextra -fno-math-errno -fno-trapping-math>)
+set(line_info -lineinfo)  # for profilers; with it objects are up to four times as large
+if(MILLRACE_PACKAGE)
+    set(line_info "")
+endif()
 target_compile_options(mr_options INTERFACE
-    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;--expt-relaxed-constexpr;-lineinfo;-t0>")
-# Contraction would let the compiler fuse a*b+c in one place and not in another, but results must
-# not depend on inlining. Kernels ask for fma where they want it.
+    "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra;--expt-relaxed-constexpr;${line_info};-t0>")
+# Contraction would let the compiler fuse a*b+c on one path and not on another: results of one
+# instruction path must not depend on inlining. Kernels ask for fma where they want it.
 target_compile_options(mr_options INTERFACE $<${MR_CXX_ONLY}:-ffp-contract=off>)
 # ccache compares preprocessed text, which must name the precompiled header.
 if(CCACHE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
@@ -19,6 +23,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     foreach(alarm array-bounds restrict stringop-overflow stringop-overread)
         list(APPEND MR_FALSE_ALARMS $<${MR_CXX_ONLY}:-Wno-${alarm}>)
     endforeach()
+endif()
+if(MILLRACE_PACKAGE)  # messages name files of the source, not folders of the machine
+    target_compile_options(mr_options INTERFACE
+        $<${MR_CXX_ONLY}:-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=>)
 endif()
 if(MILLRACE_WERROR)
     target_compile_options(mr_options INTERFACE $<${MR_CXX_ONLY}:-Werror>

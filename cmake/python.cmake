@@ -15,6 +15,7 @@ function(millrace_python_link)
     string(JOIN "\n" content
            "set(MILLRACE_OBJECTS \"$<TARGET_OBJECTS:mr_cli>\")"
            "set(MILLRACE_LIBRARIES \"${libraries}\")"
+           "set(MR_FMT \"${MR_FMT}\")"
            "set(MILLRACE_HAS_CUDA \"${MILLRACE_HAS_CUDA}\")\n")
     file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/${python_link} CONTENT "${content}")
 endfunction()
@@ -59,13 +60,13 @@ function(millrace_python_module)
     set_target_properties(_core PROPERTIES INSTALL_RPATH "$ORIGIN")
     set(exports ${PROJECT_SOURCE_DIR}/cmake/python.map)
     target_link_options(_core PRIVATE -Wl,--version-script=${exports})
-    target_link_libraries(_core PRIVATE ${ARGN} mr_options fmt::fmt nlohmann_json::nlohmann_json
+    target_link_libraries(_core PRIVATE ${ARGN} mr_options ${MR_FMT} nlohmann_json::nlohmann_json
                           Threads::Threads ${CMAKE_DL_LIBS})
     install(TARGETS _core LIBRARY DESTINATION millrace COMPONENT python)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ DESTINATION millrace/models COMPONENT python
             FILES_MATCHING PATTERN "*.gguf")
     get_target_property(type fmt::fmt TYPE)
-    if(type STREQUAL "SHARED_LIBRARY")  # another machine may not have it
+    if(type STREQUAL "SHARED_LIBRARY" AND MR_FMT STREQUAL "fmt::fmt")  # which another machine may not have
         install(FILES $<TARGET_FILE:fmt::fmt> DESTINATION millrace COMPONENT python
                 RENAME $<TARGET_SONAME_FILE_NAME:fmt::fmt>)
     endif()
