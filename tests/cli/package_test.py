@@ -64,7 +64,12 @@ class Package(driver.CliTest):
 
     @unittest.skipUnless(shutil.which("dpkg-shlibdeps"), "no dpkg-shlibdeps (Debian: dpkg-dev)")
     def test_the_deb(self):
-        deb = self.pack("DEB")
+        try:
+            deb = self.pack("DEB")
+        except AssertionError as failed:
+            if "no dependency information found" not in str(failed):
+                raise
+            self.skipTest(f"a library here is not from a package:\n{failed}")
         fields = dict(re.findall(r"^([A-Z][\w-]*): (.*)$", said("dpkg-deb", "-f", deb), re.MULTILINE))
         self.assertEqual(fields["Version"], self.version())
         self.assertEqual(fields["Architecture"],
