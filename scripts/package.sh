@@ -21,18 +21,22 @@ cpack --config $build/CPackConfig.cmake -G "$kinds" -B "$PWD/out/packages.new"
 rm -rf out/packages.new/_CPack_Packages
 
 # pip fetches what builds the wheel (pyproject.toml); the engine's objects are those of the build.
-include=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
-if [ ! -e "$include/Python.h" ]; then
-    echo "package: no wheel without Python.h (Debian: python3-dev)" >&2
-elif ! { [ -x $build/venv/bin/pip ] || python3 -m venv $build/venv; }; then
-    echo "package: no wheel without a virtual environment (Debian: python3-venv)" >&2
-else
-    $build/venv/bin/pip wheel . --no-deps --disable-pip-version-check -w out/packages.new \
-        -C "build-dir=$build/python" -C "cmake.define.MILLRACE_BUILD_DIR=$PWD/$build"
-fi
+wheel() {
+    if ! [ -e "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ]; then
+        echo "package: no wheel without Python.h (Debian: python3-dev)" >&2
+    elif ! { [ -x $build/venv/bin/pip ] || python3 -m venv $build/venv; }; then
+        echo "package: no wheel without a virtual environment (Debian: python3-venv)" >&2
+    else
+        $build/venv/bin/pip wheel . --no-deps --disable-pip-version-check -w out/packages.new \
+            -C "build-dir=$build/python" -C "cmake.define.MILLRACE_BUILD_DIR=$PWD/$build"
+    fi
+}
+status=0
+wheel || status=1 # the other packages are good
 
 (cd out/packages.new && sha256sum -- *) >out/SHA256SUMS
 mv out/SHA256SUMS out/packages.new
 rm -rf out/packages
 mv out/packages.new out/packages
 ls -l out/packages
+exit $status
