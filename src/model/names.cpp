@@ -1,5 +1,9 @@
 #include "model/names.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string_view>
@@ -8,6 +12,19 @@
 
 namespace mr::model {
 namespace {
+
+constexpr FamilyNames kFamilyNames[] = {
+    {"llama", "LlamaForCausalLM", "llama", "llama"},
+    {"mistral", "MistralForCausalLM", "mistral", "llama"},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2", "qwen2"},
+    {"qwen3", "Qwen3ForCausalLM", "qwen3", "qwen3"},
+    {"gpt2", "GPT2LMHeadModel", "gpt2", "gpt2"},
+    {"gpt-neox", "GPTNeoXForCausalLM", "gpt_neox", "gptneox"},
+    {"sdar", "SDARForCausalLM", "sdar", "sdar"},
+    {"fast-dllm", "Fast_dLLM_QwenForCausalLM", "Fast_dLLM_Qwen", "fast-dllm"},
+    {"llada", "LLaDAModelLM", "llada", "llada"},
+    {"dream", "DreamModel", "Dream", "dream"},
+};
 
 struct Row {
     Role role;
@@ -67,6 +84,27 @@ std::string with_layer(std::string_view pattern, int layer) {
 }
 
 }  // namespace
+
+std::span<const FamilyNames> family_names() { return kFamilyNames; }
+
+const FamilyNames& names_of_family(const std::string& family) {
+    const auto* found =
+        std::find_if(std::begin(kFamilyNames), std::end(kFamilyNames),
+                     [&](const FamilyNames& names) { return family == names.family; });
+    MR_CHECK(found != std::end(kFamilyNames), "every family is in the table of names");
+    return *found;
+}
+
+std::string listed_families(const char* FamilyNames::*column) {
+    std::vector<std::string> names;
+    for (const FamilyNames& row : kFamilyNames) {
+        const std::string name = row.*column;
+        if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+    const std::string last = names.back();
+    names.pop_back();
+    return fmt::format("{} and {}", fmt::join(names, ", "), last);
+}
 
 Dialect huggingface_dialect(const std::string& family) {
     if (family == "gpt2") return Dialect::hf_gpt2;

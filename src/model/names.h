@@ -1,7 +1,8 @@
-// The only table of tensor names: the name of each role in each dialect.
+// The tables of names: what files call each family, and what each dialect calls each tensor.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,21 @@ enum class Role : std::uint8_t {
     kCount,
 };
 
-// The layout of a model file. The Hugging Face dialects are those of the families.
+// What files call a family.
+struct FamilyNames {
+    const char* family;        // of ModelSpec
+    const char* architecture;  // config.json's "architectures"
+    const char* model_type;    // config.json's "model_type"
+    const char* gguf;          // GGUF's "general.architecture"
+};
+// Where two families share a name in GGUF, the first one is read.
+std::span<const FamilyNames> family_names();
+// Of a family that is in the table.
+const FamilyNames& names_of_family(const std::string& family);
+// "a, b and c": one column of the table, each name once. For errors.
+std::string listed_families(const char* FamilyNames::*column);
+
+// How a file writes a model. The Hugging Face dialects are those of the families.
 enum class Dialect : std::uint8_t { hf_llama, hf_gpt2, hf_neox, hf_llada, gguf, llama2c };
 
 // The Hugging Face dialect of a family of ModelSpec.

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "model/io/convert_formats.h"
 #include "model/io/load_diffusion.h"
+#include "model/names.h"
 #include "text/tokenizer_gguf.h"
 
 namespace mr::model {
@@ -150,11 +151,7 @@ Windows windows_of(const ModelSpec& spec, const std::string& file) {
     return out;
 }
 
-std::string gguf_architecture(const ModelSpec& spec) {
-    if (spec.family == "mistral") return "llama";
-    if (spec.family == "gpt-neox") return "gptneox";
-    return spec.family;
-}
+std::string gguf_architecture(const ModelSpec& spec) { return names_of_family(spec.family).gguf; }
 
 void require_gguf_can_hold(const ModelSpec& spec, const std::string& file) {
     require_diffusion_can_be_held(spec, file);

@@ -8,6 +8,7 @@
 #include "core/error.h"
 #include "model/io/convert_formats.h"
 #include "model/io/load_diffusion.h"
+#include "model/names.h"
 
 namespace mr::model {
 namespace {
@@ -223,30 +224,11 @@ void add_windows(ordered_json& config, const ModelSpec& spec, const std::string&
 
 std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tokenizer, DType type,
                                const std::string& file) {
-    struct Family {
-        const char* name;
-        const char* architecture;
-        const char* model_type;
-    };
-    static constexpr Family kFamilies[] = {
-        {"llama", "LlamaForCausalLM", "llama"},
-        {"mistral", "MistralForCausalLM", "mistral"},
-        {"qwen2", "Qwen2ForCausalLM", "qwen2"},
-        {"qwen3", "Qwen3ForCausalLM", "qwen3"},
-        {"gpt2", "GPT2LMHeadModel", "gpt2"},
-        {"gpt-neox", "GPTNeoXForCausalLM", "gpt_neox"},
-        {"sdar", "SDARForCausalLM", "sdar"},
-        {"fast-dllm", "Fast_dLLM_QwenForCausalLM", "Fast_dLLM_Qwen"},
-        {"llada", "LLaDAModelLM", "llada"},
-        {"dream", "DreamModel", "Dream"}};
-    const auto* family = std::find_if(std::begin(kFamilies), std::end(kFamilies),
-                                      [&](const Family& f) { return spec.family == f.name; });
-    MR_CHECK(family != std::end(kFamilies), "every family has a Hugging Face architecture");
-
+    const FamilyNames& names = names_of_family(spec.family);
     require_diffusion_can_be_held(spec, file);
     ordered_json config;
-    config["architectures"] = {family->architecture};
-    config["model_type"] = family->model_type;
+    config["architectures"] = {names.architecture};
+    config["model_type"] = names.model_type;
     config["vocab_size"] = spec.vocab;
     if (spec.family == "gpt2") {
         add_gpt2(config, spec);

@@ -141,15 +141,6 @@ std::vector<bool> read_sliding_layers(const Metadata& meta, int layers) {
     return slides;
 }
 
-struct Architecture {
-    const char* name;
-    const char* family;
-};
-constexpr Architecture kArchitectures[] = {
-    {"llama", "llama"},         {"qwen2", "qwen2"},      {"qwen3", "qwen3"},
-    {"gpt2", "gpt2"},           {"gptneox", "gpt-neox"}, {"sdar", "sdar"},
-    {"fast-dllm", "fast-dllm"}, {"llada", "llada"},      {"dream", "dream"}};
-
 std::string read_architecture(const GgufFile& file, ModelSpec& spec) {
     const auto arch = file.get_string("general.architecture");
     if (!arch) {
@@ -157,8 +148,8 @@ std::string read_architecture(const GgufFile& file, ModelSpec& spec) {
                             .field = "general.architecture",
                             .problem = "the key is missing"});
     }
-    for (const Architecture& known : kArchitectures) {
-        if (*arch == known.name) {
+    for (const FamilyNames& known : family_names()) {
+        if (*arch == known.gguf) {
             spec.family = known.family;
             return *arch;
         }
@@ -167,8 +158,7 @@ std::string read_architecture(const GgufFile& file, ModelSpec& spec) {
                         .field = "general.architecture",
                         .value = formats::printable(*arch),
                         .problem = "this architecture is not supported",
-                        .remedy = "llama (Mistral too), qwen2, qwen3, gpt2, gptneox, sdar, "
-                                  "fast-dllm, llada and dream are"});
+                        .remedy = listed_families(&FamilyNames::gguf) + " are"});
 }
 
 ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored,

@@ -21,31 +21,10 @@ namespace {
 namespace fs = std::filesystem;
 using formats::JsonValue;
 
-struct Architecture {
-    const char* name;  // in "architectures"
-    const char* model_type;
-    const char* family;
-};
-constexpr Architecture kArchitectures[] = {
-    {"LlamaForCausalLM", "llama", "llama"},
-    {"MistralForCausalLM", "mistral", "mistral"},
-    {"Qwen2ForCausalLM", "qwen2", "qwen2"},
-    {"Qwen3ForCausalLM", "qwen3", "qwen3"},
-    {"GPT2LMHeadModel", "gpt2", "gpt2"},
-    {"GPTNeoXForCausalLM", "gpt_neox", "gpt-neox"},
-    {"SDARForCausalLM", "sdar", "sdar"},
-    {"Fast_dLLM_QwenForCausalLM", "Fast_dLLM_Qwen", "fast-dllm"},
-    {"LLaDAModelLM", "llada", "llada"},
-    {"DreamModel", "Dream", "dream"},
-};
-
-// By model_type, as transformers does; by the architecture if that is missing. An architecture that
-// is not a language model has other tensors.
+// By model_type, as transformers goes; by the architecture where that is missing. An architecture
+// that is no language model has other tensors.
 std::string read_family(const Config& config, std::vector<std::string>& notes) {
-    constexpr const char* kRemedy =
-        "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, "
-        "GPT2LMHeadModel, GPTNeoXForCausalLM, SDARForCausalLM, Fast_dLLM_QwenForCausalLM, "
-        "LLaDAModelLM and DreamModel are";
+    const std::string remedy = listed_families(&FamilyNames::architecture) + " are";
     std::string named;
     if (const auto list = config.find("architectures")) {
         if (!list->is_array() || list->size() != 1 || !list->front().is_string()) {
@@ -54,20 +33,20 @@ std::string read_family(const Config& config, std::vector<std::string>& notes) {
         named = list->front().get<std::string>();
     }
     const std::string type = config.get_string("model_type", "");
-    const Architecture *by_name = nullptr, *by_type = nullptr;
-    for (const Architecture& known : kArchitectures) {
-        if (named == known.name) by_name = &known;
+    const FamilyNames *by_name = nullptr, *by_type = nullptr;
+    for (const FamilyNames& known : family_names()) {
+        if (named == known.architecture) by_name = &known;
         if (type == known.model_type) by_type = &known;
     }
     const bool language = named.ends_with("ForCausalLM") || named.ends_with("LMHeadModel");
     if (!named.empty() && !by_name && (!by_type || !language)) {
-        config.fail("architectures", "this architecture is not supported", kRemedy);
+        config.fail("architectures", "this architecture is not supported", remedy);
     }
     if (!by_type && !type.empty()) {
-        config.fail("model_type", "names no architecture that is supported", kRemedy);
+        config.fail("model_type", "names no architecture that is supported", remedy);
     }
     if (!by_type && !by_name) {
-        config.fail("architectures", "the field is missing, and so is model_type", kRemedy);
+        config.fail("architectures", "the field is missing, and so is model_type", remedy);
     }
     if (by_type && !named.empty() && by_name != by_type) {
         notes.push_back(fmt::format(
