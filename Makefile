@@ -13,7 +13,7 @@ CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-t
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 .PHONY: help run test test-compat test-serve test-python test-gpu sanitize-gpu build program configure deps bench install format \
-        format-check tidy clean package
+        format-check check tidy clean
 .DEFAULT_GOAL := help
 
 help: ## list these targets
@@ -75,6 +75,9 @@ format: ## format the code in place
 
 format-check: ## fail where the code is not formatted
 	@$(CLANG_FORMAT) --dry-run -Werror $(CODE)
+
+check: ## format, clang-tidy and tests of what differs from main: before a commit
+	@python3 -B scripts/check.py -j $(JOBS) --build $(BUILD) $(FILES)
 
 tidy: deps ## run clang-tidy over the code (FILES=... for some of it)
 	@scripts/tidy.sh "$(CLANG_TIDY)" $(JOBS) $(FILES)

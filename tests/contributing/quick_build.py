@@ -1,0 +1,197 @@
+"""Builds one program of a changed copy of the tree with the objects of a finished build.
+
+An object is stale where its source, or a header that it includes, has changed (ninja knows both). No
+stale object is linked. Those with changed sources are compiled again, and so is every other stale one
+that the program turns out to need: the linker is asked until it misses nothing. Fresh objects are
+compiled with the flags of the build but for -O0.
+"""
+import json
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+
+from pages import Outdated
+
+DECLARATION = re.compile(r"^(?!return |throw |else |delete )(?:[\w:<>&*,]+ )+[\w:]+\([^{}]*\);\s*(//.*)?$")
+
+
+def run(words, cwd):
+    done = subprocess.run(words, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return done.returncode, done.stdout.decode("utf-8", "replace")
+
+
+def declares_only(steps):
+    """Whether edits of a header add nothing but functions of new names, which changes no file that does
+    not call them."""
+    return all(step.kind in ("after", "before") and
+               all(not line.strip() or line.lstrip().startswith("//") or DECLARATION.match(line.strip())
+                   for line in step.text.splitlines()) for step in steps)
+
+
+class QuickBuild:
+    def __init__(self, source, build, tree, page, new, changed):
+        self.source, self.build, self.tree = map(pathlib.Path, (source, build, tree))
+        self.objects_folder = self.tree / ".objects"
+        self.objects_folder.mkdir()
+        self.compiled = 0
+        self.commands = {}  # object -> the words that compile it
+        for entry in json.loads((self.build / "compile_commands.json").read_text()):
+            words = shlex.split(entry["command"])
+            self.commands[words[words.index("-o") + 1]] = (words, entry["file"])
+        self.deps = self.read_deps()
+        declared = {path for path in changed if path.endswith(".h") and declares_only(
+            [step for step in page.steps if step.path == path])}
+        self.new = [path for path in new if path.endswith(".cpp")]
+        self.changed_sources = [path for path in changed if path.endswith((".cpp", ".cu"))]
+        self.touched = {str(self.source / path) for path in changed if path not in declared}
+        self.stale = {name for name, files in self.deps.items() if self.touched & set(files)}
+
+    def read_deps(self):
+        """Object -> absolute paths of all that was read to compile it."""
+        code, text = run(["ninja", "-C", str(self.build), "-t", "deps"], self.build)
+        if code != 0:
+            raise RuntimeError(f"ninja -t deps: {text}")
+        deps, name = {}, None
+        for line in text.splitlines():
+            if line.startswith("    "):
+                deps[name].append(os.path.normpath(self.build / line.strip()))
+            elif ": #deps" in line:
+                name = line.split(": #deps")[0]
+                deps[name] = []
+        return deps
+
+    def moved(self, word):
+        """A word of a command with the tree for the source. The build's own folder stays."""
+        kept = word.replace(str(self.build), "\0")
+        return kept.replace(str(self.source), str(self.tree)).replace("\0", str(self.build))
+
+    def compile(self, words, file, out):
+        """`words`: a command of the build, whose file and object are replaced."""
+        words = [self.moved(word) for word in words]
+        words[words.index("-o") + 1] = str(out)
+        words[words.index("-c") + 1] = str(file)
+        words = [word for word in words if not re.fullmatch(r"-O\d|-Winvalid-pch", word)]  # made with -O3
+        if "ccache" not in words[0] and shutil.which("ccache"):
+            words.insert(0, "ccache")
+        code, text = run(words + ["-O0", "-ffunction-sections", "-fdata-sections"], self.build)
+        if code != 0:
+            raise Outdated(f"{file} does not compile:\n{text}")
+        self.compiled += 1
+        return str(out)
+
+    def again(self, name):
+        """A stale object, from the sources in the tree."""
+        words, file = self.commands[name]
+        if file.endswith(".cu") or words[0].endswith("nvcc"):
+            raise RuntimeError(f"{name} is stale and would take nvcc")
+        out = self.objects_folder / name.replace("/", "_")
+        if "/Unity/" in file:
+            unity = out.with_suffix(".cxx")
+            unity.write_text(re.sub(r'"([^"]+)"', lambda m: f'"{self.moved(m[1])}"',
+                                    pathlib.Path(file).read_text()))
+            return self.compile(words, unity, out)
+        return self.compile(words, self.moved(file), out)
+
+    def target_of(self, path):
+        """The targets that compile a new file, as cmake/ has them."""
+        name = pathlib.Path(path).name
+        room = path.split("/")[1]
+        if name.endswith("_test.cpp"):
+            return [f"test_{room}"]
+        if name.endswith("_kernels.cpp"):
+            return sorted({n.split(".dir/")[0].split("/")[-1] for n in self.commands if "mr_isa_" in n})
+        return ["mr_cli" if room == "cli" else "millrace"]
+
+    def like(self, target):
+        """The command of some C++ file of a target."""
+        for name, (words, file) in self.commands.items():
+            if f"CMakeFiles/{target}.dir/" in name and not name.endswith(".gch") and \
+                    file.endswith((".cpp", ".cxx")) and "-o" in words:
+                return words
+        raise Outdated(f"the build has no target {target}")
+
+    def new_object(self, path, target):
+        out = self.objects_folder / f"{target}_{path.replace('/', '_')}.o"
+        return self.compile(self.like(target), self.tree / path, out)
+
+    def tests_of(self, target):
+        """New and changed test files that belong to the target."""
+        paths = self.new + self.changed_sources
+        return [path for path in paths if path.endswith("_test.cpp") and target in self.target_of(path)]
+
+    def link_words(self, target):
+        """The words that link a program, without what its build does after that."""
+        code, text = run(["ninja", "-C", str(self.build), "-t", "commands", target], self.build)
+        links = [line for line in text.splitlines() if " -o " in line and " -c " not in line]
+        if code != 0 or not links:
+            raise Outdated(f"the build has no program {target}")
+        words = shlex.split(links[-1].split(" && ")[1])
+        return words
+
+    def archive_without(self, archive, stale):
+        """A copy of an archive without the stale objects."""
+        out = self.objects_folder / pathlib.Path(archive).name
+        shutil.copy(self.build / archive, out)
+        members = sorted({pathlib.Path(name).name for name in stale})
+        code, text = run(["ar", "t", str(out)], self.build)
+        members = [member for member in members if member in text.split()]
+        if members:
+            # Kernels have one name in several instruction paths: all of them go.
+            while members:
+                code, said = run(["ar", "d", str(out), *members], self.build)
+                code, text = run(["ar", "t", str(out)], self.build)
+                members = [member for member in members if member in text.split()]
+        return str(out)
+
+    def program(self, target):
+        """Links `target` and returns its path."""
+        fresh = {}
+        is_test = target.startswith("test_")
+        for path in self.new:
+            for owner in self.target_of(path):
+                if not owner.startswith("test_") or owner == target:
+                    fresh[(path, owner)] = self.new_object(path, owner)
+        for path in self.tests_of(target):
+            if (path, target) not in fresh:
+                fresh[(path, target)] = self.new_object(path, target)
+        wanted = {f"CMakeFiles/{t}.dir/" for t in ("millrace", "mr_cli", "mr_bench", "mr_ladder", target)}
+        ours = {name for name in self.stale if "_test" not in name and (
+            "CMakeFiles/mr_isa_" in name or any(part in name for part in wanted))}
+        for name in ours:
+            if any(str(self.source / path) in self.deps[name] for path in self.changed_sources):
+                fresh[name] = self.again(name)
+        words = self.link_words(target)
+        out = self.objects_folder / target
+        kept = []
+        for word in words:
+            if f"{target}.dir/" in word and is_test:
+                continue  # the tests of the tree are not needed, those of the example are
+            if word in ours:
+                continue
+            kept.append(self.archive_without(word, ours) if word.endswith(".a") and
+                        not word.startswith("/") else word)
+        kept[kept.index("-o") + 1] = str(out)
+        at = kept.index("-o")
+        while True:
+            command = kept[:at] + list(fresh.values()) + kept[at:] + ["-Wl,--gc-sections"]
+            code, text = run(command, self.build)
+            if code == 0:
+                return str(out)
+            more = self.defining(set(re.findall(r"undefined reference to `([^']+)'", text)), ours - set(fresh))
+            if not more:
+                raise Outdated(f"{target} does not link:\n{text[-3000:]}")
+            for name in more:
+                fresh[name] = self.again(name)
+
+    def defining(self, symbols, objects):
+        """Those of the stale objects of the build that define one of the symbols."""
+        found = []
+        for name in sorted(objects):
+            code, text = run(["nm", "-C", "--defined-only", name], self.build)
+            have = {line.split(" ", 2)[2] for line in text.splitlines() if line.count(" ") >= 2}
+            if have & symbols:
+                found.append(name)
+        return found
