@@ -77,6 +77,15 @@ class Quick:
         raise Outdated(f"a command that cannot be followed: {line}")
 
 
+def check_format(tree, names):
+    """As `make check` does, where the version is installed that the code is formatted with."""
+    code = [name for name in names if name.endswith((".h", ".cpp"))]
+    tool = next((name for name in ("clang-format-14", "clang-format") if shutil.which(name)), None)
+    if not code or not tool or " 14." not in show([tool, "--version"], tree, {}):
+        return
+    show([tool, "--dry-run", "-Werror", *code], tree, {})
+
+
 def follow(page, runner):
     tests = 0
     for line in page.commands:
@@ -104,6 +113,7 @@ def main():
         make_tree(SOURCE, tree, options.full)
         new, changed = apply_steps(page, tree)
         print(f"{path.name}: {len(new)} new files, {len(changed)} changed", flush=True)
+        check_format(tree, new + changed)
         if options.full:
             show(["cmake", "--preset", "release", "-DMILLRACE_CUDA=OFF"], tree, {})
             tests = follow(page, lambda line: show(["bash", "-ec", line], tree, {"MILLRACE_DEVICE": "cpu"}))

@@ -132,19 +132,22 @@ class QuickBuild:
         return words
 
     def archive_without(self, archive, stale):
-        """A copy of an archive without the stale objects."""
+        """An archive without its stale objects: a copy, or itself where none is stale."""
+        target = pathlib.Path(archive).stem.removeprefix("lib")
+        owners = ("CMakeFiles/millrace.dir/", "CMakeFiles/mr_isa_") if target == "millrace" else (
+            f"CMakeFiles/{target}.dir/",)
+        members = {pathlib.Path(name).name for name in stale if any(owner in name for owner in owners)}
+        if not members:
+            return archive
         out = self.objects_folder / pathlib.Path(archive).name
         shutil.copy(self.build / archive, out)
-        members = sorted({pathlib.Path(name).name for name in stale})
-        code, text = run(["ar", "t", str(out)], self.build)
-        members = [member for member in members if member in text.split()]
-        if members:
-            # Kernels have one name in several instruction paths: all of them go.
-            while members:
-                code, said = run(["ar", "d", str(out), *members], self.build)
-                code, text = run(["ar", "t", str(out)], self.build)
-                members = [member for member in members if member in text.split()]
-        return str(out)
+        while True:  # kernels have one name in several instruction paths: all of them go
+            left = members & set(run(["ar", "t", str(out)], self.build)[1].split())
+            if not left:
+                return str(out)
+            code, text = run(["ar", "d", str(out), *sorted(left)], self.build)
+            if code != 0:
+                raise RuntimeError(f"ar: {text}")
 
     def program(self, target):
         """Links `target` and returns its path."""
