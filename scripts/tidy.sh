@@ -14,4 +14,4 @@ grep -q '_cuda\.cpp' build/tidy/compile_commands.json || skip="$skip|cuda"  # no
 [ $# -gt 0 ] || set -- $(git ls-files 'src/*.cpp' 'bench/ops/*.cpp' | grep -vE "_($skip)\.cpp\$")
 # The commands are g++'s, which knows warnings that clang does not.
 printf '%s\n' "$@" |
-    xargs -P "$jobs" -n 4 "$tidy" --quiet -p build/tidy --extra-arg=-Wno-unknown-warning-option
+    xargs -P "$jobs" -n 1 "$tidy" --quiet -p build/tidy --extra-arg=-Wno-unknown-warning-option

@@ -7,7 +7,7 @@ import unittest
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SOURCE / "scripts"))
-from check_plan import MOST_TIDY, plan_for  # noqa: E402
+from check_plan import plan_for  # noqa: E402
 
 
 def lines(*names):
@@ -61,13 +61,6 @@ class Plan(unittest.TestCase):
         got = lines("src/ops/add/gone.cpp")
         self.assertFalse([line for line in got if line.startswith(("format", "tidy"))])
         self.assertIn("build test_ops", got)
-
-    def test_tidy_has_a_bound(self):
-        names = sorted(str(p.relative_to(SOURCE)) for p in (SOURCE / "src" / "serve").glob("desk*.cpp"))
-        names += sorted(str(p.relative_to(SOURCE)) for p in (SOURCE / "src" / "core").glob("*.cpp"))
-        got = lines(*names)
-        self.assertEqual(sum(line.startswith("tidy") for line in got), MOST_TIDY)
-        self.assertEqual(sum(line.startswith("not done: tidy") for line in got), len(names) - MOST_TIDY)
 
     def test_every_test_it_names_is_there(self):
         everything = subprocess.run(["git", "-C", str(SOURCE), "ls-files", "src", "tests"],
