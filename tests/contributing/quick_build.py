@@ -5,6 +5,7 @@ stale object is linked. Those with changed sources are compiled again, and so is
 that the program turns out to need: the linker is asked until it misses nothing. Fresh objects are
 compiled with the flags of the build but for -O0.
 """
+import functools
 import json
 import os
 import pathlib
@@ -47,11 +48,12 @@ class QuickBuild:
         self.new = [path for path in new if path.endswith(".cpp")]
         self.changed_sources = [path for path in changed if path.endswith((".cpp", ".cu"))]
         self.touched = {str(self.source / path) for path in changed if path not in declared}
-        self.stale = {name for name, files in self.deps.items() if self.touched & set(files)}
+        self.stale = {name for name, files in self.deps.items()
+                      if self.touched & set(files) or self.is_behind(name, files)}
 
     def read_deps(self):
         """Object -> absolute paths of all that was read to compile it."""
-        code, text = run(["ninja", "-C", str(self.build), "-t", "deps"], self.build)
+        code, text = run(["ninja", "-C", str(self.build), "-n", "-t", "deps"], self.build)
         if code != 0:
             raise RuntimeError(f"ninja -t deps: {text}")
         deps, name = {}, None
@@ -62,6 +64,17 @@ class QuickBuild:
                 name = line.split(": #deps")[0]
                 deps[name] = []
         return deps
+
+    def is_behind(self, name, files):
+        """Whether a source of the tree has changed since the build."""
+        if name not in self.commands or not (self.build / name).exists():
+            return True
+        made = (self.build / name).stat().st_mtime
+        return any(self.mtime(file) > made for file in files if file.startswith(f"{self.source}/"))
+
+    @functools.lru_cache(maxsize=None)
+    def mtime(self, file):
+        return os.stat(file).st_mtime if os.path.exists(file) else float("inf")
 
     def moved(self, word):
         """A word of a command with the tree for the source. The build's own folder stays."""
@@ -124,7 +137,7 @@ class QuickBuild:
 
     def link_words(self, target):
         """The words that link a program, without what its build does after that."""
-        code, text = run(["ninja", "-C", str(self.build), "-t", "commands", target], self.build)
+        code, text = run(["ninja", "-C", str(self.build), "-n", "-t", "commands", target], self.build)
         links = [line for line in text.splitlines() if " -o " in line and " -c " not in line]
         if code != 0 or not links:
             raise Outdated(f"the build has no program {target}")

@@ -43,6 +43,7 @@ __device__ __forceinline__ Slope slope_of(float x) {
         const float more = flat > 0 ? __fmul_rn(__fmul_rn(x, flat), steep) : 0;
         return {x * s, __fadd_rn(s, more)};
     } else {
+        static_assert(kind == Activation::relu);
         return {x < 0.0f ? 0.0f : x, x > 0.0f ? 1.0f : 0.0f};
     }
 }
