@@ -8,7 +8,7 @@ foreach(check pages check)
              ${PROJECT_SOURCE_DIR}/tests/contributing/${check}_test.py)
     set_tests_properties(contributing.${check} PROPERTIES TIMEOUT 60)
 endforeach()
-# What it asks the build for are the words of ninja.
+# The follower asks ninja about objects and their headers.
 if(CMAKE_GENERATOR STREQUAL "Ninja" AND CMAKE_EXPORT_COMPILE_COMMANDS AND TARGET millrace_cli)
     foreach(example op family quantisation command)
         add_test(NAME contributing.${example} COMMAND ${Python3_EXECUTABLE} -B

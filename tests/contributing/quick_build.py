@@ -67,10 +67,11 @@ class QuickBuild:
 
     def is_behind(self, name, files):
         """Whether a source of the tree has changed since the build."""
-        if name not in self.commands or not (self.build / name).exists():
+        if not (self.build / name).exists():
             return True
         made = (self.build / name).stat().st_mtime
-        return any(self.mtime(file) > made for file in files if file.startswith(f"{self.source}/"))
+        return any(self.mtime(file) > made for file in files
+                   if file.startswith(f"{self.source}/") and not file.startswith(f"{self.build}/"))
 
     @functools.lru_cache(maxsize=None)
     def mtime(self, file):
@@ -141,8 +142,7 @@ class QuickBuild:
         links = [line for line in text.splitlines() if " -o " in line and " -c " not in line]
         if code != 0 or not links:
             raise Outdated(f"the build has no program {target}")
-        words = shlex.split(links[-1].split(" && ")[1])
-        return words
+        return shlex.split(links[-1].split(" && ")[1])
 
     def archive_without(self, archive, stale):
         """An archive without its stale objects: a copy, or itself where none is stale."""
@@ -162,41 +162,44 @@ class QuickBuild:
             if code != 0:
                 raise RuntimeError(f"ar: {text}")
 
+    def first_objects(self, target, stale):
+        """What is compiled in any case: new sources, the tests of the example, changed sources."""
+        fresh = {}
+        for path in self.new + self.tests_of(target):
+            for owner in self.target_of(path):
+                if (path, owner) not in fresh and (owner == target or not owner.startswith("test_")):
+                    fresh[(path, owner)] = self.new_object(path, owner)
+        changed = {str(self.source / path) for path in self.changed_sources}
+        for name in stale:
+            if changed & set(self.deps[name]):
+                fresh[name] = self.again(name)
+        return fresh
+
+    def stale_of(self, target):
+        """Stale objects that the program may be linked of. Test programs have the example's tests alone."""
+        owners = {"millrace", "mr_cli", "mr_bench", "mr_ladder"} | (set() if target.startswith("test_") else {target})
+        parts = [f"CMakeFiles/{owner}.dir/" for owner in owners] + ["CMakeFiles/mr_isa_"]
+        return {name for name in self.stale if name in self.commands and any(part in name for part in parts)}
+
     def program(self, target):
         """Links `target` and returns its path."""
-        fresh = {}
-        is_test = target.startswith("test_")
-        for path in self.new:
-            for owner in self.target_of(path):
-                if not owner.startswith("test_") or owner == target:
-                    fresh[(path, owner)] = self.new_object(path, owner)
-        for path in self.tests_of(target):
-            if (path, target) not in fresh:
-                fresh[(path, target)] = self.new_object(path, target)
-        wanted = {f"CMakeFiles/{t}.dir/" for t in ("millrace", "mr_cli", "mr_bench", "mr_ladder", target)}
-        ours = {name for name in self.stale if "_test" not in name and (
-            "CMakeFiles/mr_isa_" in name or any(part in name for part in wanted))}
-        for name in ours:
-            if any(str(self.source / path) in self.deps[name] for path in self.changed_sources):
-                fresh[name] = self.again(name)
-        words = self.link_words(target)
+        stale = self.stale_of(target)
+        fresh = self.first_objects(target, stale)
         out = self.objects_folder / target
-        kept = []
-        for word in words:
-            if f"{target}.dir/" in word and is_test:
-                continue  # the tests of the tree are not needed, those of the example are
-            if word in ours:
+        words = []
+        for word in self.link_words(target):
+            if word in stale or target.startswith("test_") and f"{target}.dir/" in word:
                 continue
-            kept.append(self.archive_without(word, ours) if word.endswith(".a") and
-                        not word.startswith("/") else word)
-        kept[kept.index("-o") + 1] = str(out)
-        at = kept.index("-o")
+            ours = word.endswith(".a") and not word.startswith("/")
+            words.append(self.archive_without(word, stale) if ours else word)
+        at = words.index("-o")
+        words[at + 1] = str(out)
         while True:
-            command = kept[:at] + list(fresh.values()) + kept[at:] + ["-Wl,--gc-sections"]
-            code, text = run(command, self.build)
+            code, text = run(words[:at] + list(fresh.values()) + words[at:] + ["-Wl,--gc-sections"], self.build)
             if code == 0:
                 return str(out)
-            more = self.defining(set(re.findall(r"undefined reference to `([^']+)'", text)), ours - set(fresh))
+            missing = set(re.findall(r"undefined reference to `([^']+)'", text))
+            more = self.defining(missing, stale - set(fresh))
             if not more:
                 raise Outdated(f"{target} does not link:\n{text[-3000:]}")
             for name in more:
