@@ -85,6 +85,11 @@ def add_page(plan):
     plan.targets |= {"page_print", "millrace_cli"}
 
 
+def add_docs(plan):
+    plan.ctest.add("docs")
+    plan.targets.add("millrace_cli")  # which runs the commands of the pages
+
+
 def add_room(plan, root, name, room):
     if name.endswith("_fuzz.cpp"):
         plan.left_out.append(f"{name}: a fuzz target; ctest -R fuzz runs it")
@@ -135,9 +140,12 @@ def add_file(plan, root, name):
         plan.ctest.add("contributing.pages")
         plan.ctest.add("contributing.check")
     elif parts[:2] == ("docs", "contributing"):
-        plan.ctest |= {"docs", f"contributing.{pathlib.PurePath(name).stem}"}
-    elif name.endswith((".md", ".svg")):
-        plan.ctest.add("docs")
+        add_docs(plan)
+        plan.ctest.add(f"contributing.{pathlib.PurePath(name).stem}")
+    elif name.endswith((".md", ".svg")) or parts[:2] == ("tests", "docs"):
+        add_docs(plan)
+    elif parts[:2] == ("examples", "learn"):
+        plan.ctest.add("example.learn")
     elif parts[:2] == ("tests", "page"):
         add_page(plan)
     elif parts[0] == "python" or parts[:2] == ("tests", "clients"):

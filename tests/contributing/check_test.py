@@ -38,7 +38,8 @@ class Plan(unittest.TestCase):
         self.assertIn("test test_core all", lines("src/core/arena.cpp", "src/core/lost_map.cpp"))
 
     def test_docs(self):
-        self.assertEqual(lines("docs/server.md"), ["ctest docs", "ctest house"])
+        self.assertEqual(lines("docs/server.md"), ["build millrace_cli", "ctest docs", "ctest house"])
+        self.assertIn("ctest example.learn", lines("examples/learn/overlap.py"))
         self.assertIn("ctest contributing.op", lines("docs/contributing/op.md"))
 
     def test_the_gpu(self):
@@ -77,7 +78,7 @@ class Plan(unittest.TestCase):
     def test_the_script_lists(self):
         done = subprocess.run([sys.executable, "-B", str(SOURCE / "scripts" / "check.py"), "--list", "README.md"],
                               stdout=subprocess.PIPE, check=True)
-        self.assertEqual(done.stdout.decode(), "check: 1 changed files\nctest docs\nctest house\n")
+        self.assertEqual(done.stdout.decode(), "check: 1 changed files\nbuild millrace_cli\nctest docs\nctest house\n")
 
 
 if __name__ == "__main__":
