@@ -117,4 +117,5 @@ include(${PROJECT_SOURCE_DIR}/cmake/serve_asan.cmake)
 include(${PROJECT_SOURCE_DIR}/cmake/cli_tests.cmake OPTIONAL)
 include(${PROJECT_SOURCE_DIR}/cmake/page_tests.cmake)
 include(${PROJECT_SOURCE_DIR}/cmake/contributing_tests.cmake)
-include(${PROJECT_SOURCE_DIR}/cmake/tsan.cmake)  # after it: the same options
+include(${PROJECT_SOURCE_DIR}/cmake/docs_tests.cmake)
+include(${PROJECT_SOURCE_DIR}/cmake/tsan.cmake)  # after fuzz.cmake: it uses its plain_options

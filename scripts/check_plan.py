@@ -21,6 +21,8 @@ DRIVERS = (
     ("src/cli/bench/", ("bench",)),
     ("src/cli/chat/", ("chat", "chat_commands")),
 )
+# Names in a plan that stand for all tests which begin with them.
+GROUPS = ("docs", "house", "example.learn")
 # The suites of a file of tests.
 SUITE = re.compile(r"^(?:TEST|TEST_F|TEST_P)\((\w+),", re.M)
 

@@ -58,7 +58,7 @@ const FamilyNames& names_of_family(const std::string& family);
 // "a, b and c": one column of the table, each name once. For errors.
 std::string listed_families(const char* FamilyNames::*column);
 
-// How a file writes a model. The Hugging Face dialects are those of the families.
+// The layout of a model file. The Hugging Face dialects are those of the families.
 enum class Dialect : std::uint8_t { hf_llama, hf_gpt2, hf_neox, hf_llada, gguf, llama2c };
 
 // The Hugging Face dialect of a family of ModelSpec.

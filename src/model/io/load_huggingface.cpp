@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using formats::JsonValue;
 
-// By model_type, as transformers goes; by the architecture where that is missing. An architecture
-// that is no language model has other tensors.
+// By model_type, as transformers does; by the architecture if that is missing. An architecture that
+// is not a language model has other tensors.
 std::string read_family(const Config& config, std::vector<std::string>& notes) {
     const std::string remedy = listed_families(&FamilyNames::architecture) + " are";
     std::string named;

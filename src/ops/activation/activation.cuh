@@ -22,7 +22,7 @@ __device__ __forceinline__ float activate(float x) {
         return __fdiv_rn(x, __fadd_rn(1.0f, expf(minus_2u)));
     } else {
         static_assert(kind == Activation::relu);
-        return x < 0.0f ? 0.0f : x;  // a NaN stays one
+        return x < 0.0f ? 0.0f : x;  // NaN stays NaN
     }
 }
 
