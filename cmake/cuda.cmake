@@ -96,7 +96,7 @@ function(millrace_short_kernels)
     millrace_kernels_together(millrace kernels_inference
         ${ops}/add/add.cu ${ops}/add/parts.cu ${ops}/check/check.cu ${ops}/rows/rows.cu
         ${ops}/embedding/embedding.cu ${ops}/sample/rows.cu ${ops}/sample/adjust.cu
-        ${ops}/denoise/block.cu ${ops}/denoise/tile_guess.cu ${ops}/attention/merge/merge.cu
+        ${ops}/denoise/block.cu ${ops}/attention/merge/merge.cu
         ${ops}/attention/paged/sinks.cu ${ops}/attention/paged/attention_cuda.cu ${ops}/rope/rope.cu)
     millrace_kernels_together(millrace kernels_training
         ${ops}/loss/loss.cu ${ops}/loss/loss_backward.cu ${ops}/embedding/embedding_backward.cu
@@ -104,12 +104,12 @@ function(millrace_short_kernels)
         ${ops}/norm/norm_backward_many.cu ${ops}/attention/own_blocks/own_blocks.cu)
     millrace_kernels_together(millrace kernels_products
         ${ops}/linear/gemm.cu ${ops}/linear/gemm_dequantize.cu ${ops}/linear/gemm_search.cu
-        ${ops}/linear/linear_cuda.cu ${ops}/linear/train_own.cu ${ops}/linear/train_cublaslt.cu
+        ${ops}/linear/train_own.cu ${ops}/linear/train_cublaslt.cu
         ${ops}/linear/plain_linear.cu ${ops}/linear/linear_train.cu)
     millrace_kernels_together(millrace kernels_engine
         src/observe/device_bandwidth.cu src/observe/matrix_peak.cu src/model/cuda/device_kernels.cu
-        src/model/cuda/device_decode.cu ${ops}/norm/norm_many_f32.cu ${ops}/step/step.cu)
+        src/model/cuda/device_decode.cu ${ops}/norm/norm_many_f32.cu)
     millrace_kernels_together(mr_attention kernels_attention
-        ${ops}/attention/flash/backward/backward.cu ${ops}/attention/flash/backward/rows.cu
+        ${ops}/attention/flash/backward/rows.cu
         src/core/cuda/device.cu src/core/cuda/timeline.cu)
 endfunction()

@@ -71,6 +71,11 @@ function(millrace_kernels_together target name)
         if(NOT EXISTS ${path})
             message(FATAL_ERROR "${file}: ${name}.cu is to include it, and it is not there")
         endif()
+        # A name that it brings in is hidden by a neighbour's of that name, without an error.
+        file(STRINGS ${path} using REGEX "using namespace")
+        if(using)
+            message(FATAL_ERROR "${file}: has a using-directive, and cannot be a part of ${name}.cu")
+        endif()
         set_source_files_properties(${path} PROPERTIES HEADER_FILE_ONLY ON)  # not compiled alone
         string(APPEND content "#include \"${path}\"\n")
     endforeach()
