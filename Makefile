@@ -20,13 +20,13 @@ help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PRESET=release|debug|asan|tsan  JOBS=$(JOBS)  PREFIX=$(PREFIX)"
 
-run: program ## install what is missing, build, and tell a story with the bundled model
+run: program ## install missing packages, build, and tell a story with the bundled model
 	@$(BUILD)/millrace run -p "$(PROMPT)" -n 300
 
-test: build ## install what is missing, build, and run every test
+test: build ## install missing packages, build, and run every test
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
-test-compat: program ## compare with transformers and tokenizers, in a virtual environment of its own
+test-compat: program ## compare with transformers and tokenizers, in its own virtual environment
 	test -x build/compat/bin/python || python3 -m venv build/compat
 	build/compat/bin/pip install -q -r tests/compat/requirements.txt
 	build/compat/bin/python -B tests/compat/record.py --check
@@ -34,13 +34,13 @@ test-compat: program ## compare with transformers and tokenizers, in a virtual e
 	MILLRACE_DEVICE=cpu MILLRACE_BIN=$(BUILD)/millrace \
 	    MILLRACE_PYTHON=$(CURDIR)/build/compat/bin/python python3 -B tests/cli/transformers_test.py
 
-test-serve: build ## the server's long tests; the page's in Chromium where it is installed
+test-serve: build ## run the server's long tests, and the page's in Chromium, if installed
 	ctest --test-dir $(BUILD) --output-on-failure -C serve -L serve
 
 test-python: build ## make the wheel, install it into a virtual environment, and test it there
 	ctest --test-dir $(BUILD) --output-on-failure -R python.wheel
 
-test-gpu: build ## run what needs a GPU; without one it fails
+test-gpu: build ## run the GPU tests; fails without a GPU
 	MILLRACE_REQUIRE_GPU=1 ctest --test-dir $(BUILD) --output-on-failure -L gpu
 
 sanitize-gpu: build ## run tests on the GPU under compute-sanitizer (FILTER=..., TOOL=memcheck)
@@ -49,13 +49,13 @@ sanitize-gpu: build ## run tests on the GPU under compute-sanitizer (FILTER=...,
 build: configure ## build everything
 	cmake --build $(BUILD) -j $(JOBS)
 
-program: configure ## build the program alone
+program: configure ## build only the program
 	cmake --build $(BUILD) -j $(JOBS) --target millrace_cli
 
 configure: deps
 	@cmake --preset $(PRESET)
 
-deps: ## install the packages that are missing (apt)
+deps: ## install missing packages (apt)
 	@scripts/deps.sh
 
 bench: program ## measure decode, prefill and load on the TinyLlama shape (BENCH=MODEL for another)
@@ -73,7 +73,7 @@ package: deps ## archives, .deb packages and a wheel in out/packages (PACKAGE=-D
 format: ## format the code in place
 	@$(CLANG_FORMAT) -i $(CODE)
 
-format-check: ## fail where the code is not formatted
+format-check: ## fail if the code is not formatted
 	@$(CLANG_FORMAT) --dry-run -Werror $(CODE)
 
 check: ## format, clang-tidy and tests of what differs from main: before a commit

@@ -47,7 +47,7 @@ want openmpi-bin command -v mpirun
 
 fail() {
     if [ -z "$required" ]; then
-        echo "deps: without$wanted there is no line editing in chat, or no MPI" >&2
+        echo "deps: optional packages missing:$wanted (line editing in chat, MPI)" >&2
         exit 0
     fi
     echo "deps: $1$required" >&2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Millrace against llama.cpp on one GGUF file: decode and prefill, both engines in turn, so that
-# whatever else the machine does falls on both.
+# other load on the machine affects both.
 #
 #   bench/peers/llama_cpp.sh LLAMA_BENCH MILLRACE MODEL.gguf [--threads N] [--rounds N]
 #                            [--prompt N] [--generate N] [--only decode|prefill] [--json]

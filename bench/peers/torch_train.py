@@ -283,7 +283,7 @@ class Split:
             path = pathlib.Path(folder) / entry["file"]
             header = path.open("rb").read(64)
             if header[:8] != b"MRTOKENS":
-                raise SystemExit(f"torch_train.py: {path} is no shard")
+                raise SystemExit(f"torch_train.py: {path} is not a shard")
             width, count = (int.from_bytes(header[a:b], "little") for a, b in ((12, 16), (16, 24)))
             kind = {2: "<u2", 4: "<u4"}[width]
             self.parts.append(np.memmap(path, dtype=kind, mode="r", offset=64, shape=(count,)))

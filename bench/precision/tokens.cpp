@@ -96,7 +96,7 @@ StudyTokens read_tokens(const std::string& path, int vocab) {
         if (data.val.tokens() == 0) {
             throw Error::input({.file = path,
                                 .field = "val",
-                                .problem = "there is no validation split to take the loss of",
+                                .problem = "there is no validation split to measure the loss on",
                                 .remedy = "pack the data with --val"});
         }
         out.train = std::move(data.train);

@@ -212,7 +212,7 @@ void Load::read(Client& client) {
     client.heard = now;
     if (!client.busy) return client.wire.close();  // no request was pending
     client.reader.put({buffer_.data(), static_cast<std::size_t>(count)}, now);
-    if (client.reader.broken()) return fail(client, "the answer is no HTTP");
+    if (client.reader.broken()) return fail(client, "the answer is not HTTP");
     if (client.reader.whole()) end(client);
 }
 

@@ -146,7 +146,7 @@ Fetched fetch(const Place& place, std::string_view path, std::chrono::millisecon
     const std::string request = place.request(path);
     if (::send(wire.fd(), request.data(), request.size(), MSG_NOSIGNAL) !=
         static_cast<ssize_t>(request.size())) {
-        no_answer(place, fmt::format("takes no request: {}", std::strerror(errno)));
+        no_answer(place, fmt::format("accepts no request: {}", std::strerror(errno)));
     }
     AnswerReader reader;
     char buffer[1 << 14];

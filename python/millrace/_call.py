@@ -34,7 +34,7 @@ def words_of(command: Sequence[str], given: Mapping[str, Any]) -> list[str]:
     out = list(command)
     for name, value in given.items():
         if name not in kinds or name in ("json", "help", "help_all", "comm_timeout"):
-            raise TypeError(f"{name!r} is no option of {' '.join(command)}")
+            raise TypeError(f"{name!r} is not an option of {' '.join(command)}")
         option, kind = kinds[name]
         if value is None:
             continue

@@ -42,15 +42,15 @@ class Options(TypedDict, total=False):
     repeat_window: int  #: tokens that the penalty looks back (64)
     seed: int  #: same seed, same text; drawn anew where it is left out
     stop: Union[str, Sequence[str]]  #: the text ends before any of these
-    ignore_eos: bool  #: go on past the end of the text
-    logprobs: int  #: of every token the log-probability, and so many of the most probable (0 to 20)
-    block: int  #: models that fill in tokens: so many together (the model's own)
-    steps: int  #: ... passes of a block's schedule (as many as it has tokens)
+    ignore_eos: bool  #: continue past the end of the text
+    logprobs: int  #: log-probabilities of every token and of so many most probable ones (0 to 20)
+    block: int  #: diffusion models: tokens per block (the model's)
+    steps: int  #: ... passes per block (one per token)
     remask: str  #: ... "sequential", "static", "dynamic" or "entropy" ("dynamic")
     threshold: float  #: ... confidence above which "dynamic" settles a token (0.9)
-    entropy_bound: float  #: ... nats that the tokens of a pass may have with "entropy" (0.35)
+    entropy_bound: float  #: ... total entropy, in nats, of a pass with "entropy" (0.35)
     confidence: str  #: ... "max" or "drawn" ("max")
-    prefix_cache: bool  #: ... of full attention: keep what lies before a block; approximate
+    prefix_cache: bool  #: ... full attention: cache what lies before a block; approximate
     use_gpu_sampler: bool  #: ... False: one thread of the CPU draws, from copied logits (True)
 
 
@@ -94,7 +94,7 @@ def _options(given: Mapping[str, Any], seed: int) -> _core.Options:
     out.seed = seed
     for name, value in given.items():
         if name not in _KNOWN:
-            raise TypeError(f"{name!r} is no option of a generation; there are "
+            raise TypeError(f"{name!r} is not a generation option; the options are "
                             + ", ".join(sorted(_KNOWN)))
         if name == "seed" or value is None:
             continue
@@ -103,8 +103,7 @@ def _options(given: Mapping[str, Any], seed: int) -> _core.Options:
         try:
             setattr(out, name, list(value) if name == "stop" else value)
         except TypeError:
-            raise TypeError(f"{name} = {value!r}: has not the type of this option, or is out of "
-                            f"range; help(millrace.Options) lists them") from None
+            raise TypeError(f"{name} = {value!r}: has the wrong type for this option, or is out of range; help(millrace.Options) lists them") from None
     return out
 
 
@@ -146,7 +145,7 @@ class Model:
         for name, value, known in (("device", device, ("auto", "cpu", "cuda")),
                                    ("kv_type", kv_type, ("auto", "f32", "f16", "bf16"))):
             if value not in known:
-                raise _core.UsageError(f"{name} = {value}: is not known; use "
+                raise _core.UsageError(f"{name} = {value}: is not supported; use "
                                        + ", ".join(known))
         for name, number, least in (("threads", threads, 0), ("ctx", ctx, 0), ("pool", pool, 0),
                                     ("max_sequences", max_sequences, 1)):
@@ -345,7 +344,7 @@ class Model:
         import numpy as np
 
         if pool not in ("mean", "last"):
-            raise _core.UsageError(f"pool = {pool}: is not known; use mean or last")
+            raise _core.UsageError(f"pool = {pool}: is not supported; use mean or last")
         one = isinstance(texts, str)
         all_texts = [texts] if isinstance(texts, str) else texts
         ids = [self._core.encode_prompt(_bytes(text)) for text in all_texts]

@@ -30,20 +30,20 @@ class TrainOptions(TypedDict, total=False):
     heads: int  #: attention heads (8)
     kv_heads: int  #: heads of keys and values (`heads`)
     head_dim: int  #: size of a head (`dim / heads`)
-    hidden: int  #: width of the MLP (the family's usual)
+    hidden: int  #: width of the MLP (the family's default)
     context: int  #: positions of the model (`seq`)
-    tied: Union[bool, str]  #: whether the LM head is the embedding table (the family's usual)
-    init: Path  #: a model to go on from instead of a new one
+    tied: Union[bool, str]  #: whether the LM head is the embedding table (the family's default)
+    init: Path  #: start from this model instead of a new one
     data: Path  #: a folder made by `millrace.data.pack`
     out: Path  #: the run's folder: checkpoints, metrics.jsonl, report.html
-    resume: Path  #: go on with this run from its newest checkpoint, bit for bit
+    resume: Path  #: resume this run from its newest checkpoint, bit for bit
     steps: int  #: of the optimizer (1000)
-    batch: int  #: sequences of a pass (32)
-    seq: int  #: tokens of a sequence (256)
-    accumulate: int  #: passes of a step (1)
+    batch: int  #: sequences per pass (32)
+    seq: int  #: tokens per sequence (256)
+    accumulate: int  #: passes per step (1)
     bos: bool  #: begin every sequence with the tokenizer's beginning-of-text token
     objective: str  #: "ar": the next token; "diffusion": unknown tokens of a block ("ar")
-    block: int  #: diffusion: tokens of a block (16)
+    block: int  #: diffusion: tokens per block (16)
     diffusion_weight: str  #: diffusion: how a masked token counts, "1/t" or "none" ("1/t")
     lr: float  #: learning rate after the warm-up (0.001)
     min_lr: float  #: ... at the end (`lr / 10`)
@@ -53,8 +53,8 @@ class TrainOptions(TypedDict, total=False):
     weight_decay: float  #: of matrices, by AdamW (0.1)
     beta1: float  #: AdamW's (0.9)
     beta2: float  #: AdamW's (0.95)
-    clip: float  #: norm that gradients are brought down to; 0: none (1)
-    masters: str  #: type that matrices are kept in between steps, "f32" or "bf16" ("f32")
+    clip: float  #: maximum norm of the gradient; 0: no limit (1)
+    masters: str  #: type of the matrices between steps, "f32" or "bf16" ("f32")
     seed: int  #: of the weights, the order of the data, diffusion's masks (1)
     max_skips: int  #: steps in a row without a finite gradient before the run stops (10)
     eval_every: int  #: steps between validations; 0: at the end (100)
@@ -63,14 +63,14 @@ class TrainOptions(TypedDict, total=False):
     sample_every: int  #: steps between samples; 0: at the end (500)
     sample_tokens: int  #: length of a sample; 0: none (120)
     prompt: str  #: what samples begin with
-    keep: int  #: checkpoints that stay; 0: all (3)
-    recompute: str  #: made again in the backward: "none", "light" or "full" ("none")
+    keep: int  #: checkpoints to keep; 0: all (3)
+    recompute: str  #: what to recompute in the backward: "none", "light" or "full" ("none")
     prefetch: int  #: batches read ahead; 0: none (2)
     device: str  #: "auto", "cpu" or "cuda" ("auto")
     threads: int  #: of the CPU; 0: all cores (0)
     grains: int  #: parts that a step is summed from: a power of two (1)
-    zero: int  #: of several ranks, as are the next: what they share (0)
-    pipeline: int  #: stages that the layers are cut into (1)
+    zero: int  #: of several ranks, as are the next: what they shard (0)
+    pipeline: int  #: stages to divide the layers into (1)
     micro_batches: int  #: parts of a step that go through the stages
     pipeline_schedule: str  #: "1f1b" or "gpipe" ("1f1b")
     reduce: str  #: "exact" or "fast" ("exact")
@@ -124,20 +124,20 @@ class Run:
         self.samples: list[Sample] = []
         self.notes: list[str] = []
         if not self.folder.is_dir():
-            raise _core.InputError(f"{self.folder}: there is no folder of that name")
+            raise _core.InputError(f"{self.folder}: no such folder")
 
     @property
     def metrics(self) -> Metrics:
         """What the run has written down of every step, read anew each time."""
         path = self.folder / "metrics.jsonl"
         if not path.exists():
-            raise _core.InputError(f"{path}: there is no such file; the folder holds no run")
+            raise _core.InputError(f"{path}: no such file; this is not the folder of a run")
         out = Metrics()
         for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
             try:
                 out.append(json.loads(line))
             except ValueError:
-                raise _core.InputError(f"{path}: line {number}: is no step of a run") from None
+                raise _core.InputError(f"{path}: line {number}: is not a step of a run") from None
         return out
 
     @property

@@ -113,10 +113,11 @@ Worker& Opened::worker() {
         throw Error::usage({.field = "model", .problem = "is closed", .remedy = "open it again"});
     }
     if (!worker_->here()) {
-        throw Error::usage({.field = "model",
-                            .problem = "was opened before this process was forked, and its "
-                                       "threads did not come along",
-                            .remedy = "open it in the new process, or start that with spawn"});
+        throw Error::usage(
+            {.field = "model",
+             .problem =
+                 "was opened before this process was forked, and its threads do not exist here",
+             .remedy = "open it in the new process, or start that with spawn"});
     }
     return *worker_;
 }
@@ -126,8 +127,8 @@ void Opened::refuse_diffusion(const char* what) const {
     throw Error::usage(
         {.field = "model",
          .value = model_->source,
-         .problem = std::string("fills in tokens, and ") + what + " reads them one after another",
-         .remedy = "use eval(), which knows both kinds"});
+         .problem = std::string("is a diffusion model; ") + what + " needs an autoregressive one",
+         .remedy = "use eval(), which supports both"});
 }
 
 std::vector<std::int32_t> Opened::encode(std::string_view text, bool special) const {
@@ -220,14 +221,13 @@ TicketPtr Opened::eval(std::string text, const EvalAsked& asked,
         throw Error::usage({.field = field, .problem = problem, .remedy = "leave it out"});
     };
     if (!fills && asked.bound) {
-        refuse("bound",
-               "is for models that fill in tokens; this one makes them one after another, and its "
-               "NLL is exact");
+        refuse(
+            "bound",
+            "only applies to diffusion models; this one is autoregressive, and its NLL is exact");
     }
     if (fills && asked.ends) {
         refuse("ends",
-               "is for models that make tokens one after another; one that fills them in predicts "
-               "the ends in any case");
+               "only applies to autoregressive models; diffusion models always predict the ends");
     }
     const decode::EvalOptions options{
         .split = asked.split, .limit = asked.limit, .ends = asked.ends};

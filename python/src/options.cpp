@@ -65,7 +65,7 @@ decode::GenerateOptions Options::of(const model::Model& model) const {
 void Options::require_no_diffusion() const {
     const auto require = [](const char* name, bool given) {
         if (!given) return;
-        refuse(name, {}, "is for models that fill in tokens; this one makes them one after another",
+        refuse(name, {}, "only applies to diffusion models, and this one is autoregressive",
                "leave it out");
     };
     require("block", block.has_value());
@@ -98,25 +98,25 @@ decode::DiffusionOptions Options::diffusion_of(const model::ModelSpec& spec) con
     if (remask) {
         const std::optional<ops::Remask> named = ops::remask_of(*remask);
         if (!named) {
-            refuse("remask", *remask, "is no way to choose tokens",
+            refuse("remask", *remask, "is not supported",
                    "use sequential, static, dynamic or entropy");
         }
         denoise.remask = *named;
     }
     if (confidence && *confidence != "max" && *confidence != "drawn") {
-        refuse("confidence", *confidence, "is none that is known", "use max or drawn");
+        refuse("confidence", *confidence, "is not supported", "use max or drawn");
     }
     denoise.drawn = confidence == "drawn";
     if (threshold) denoise.threshold = *threshold;
     if (entropy_bound) denoise.entropy_bound = *entropy_bound;
     if (threshold && denoise.remask != ops::Remask::dynamic) {
-        refuse("threshold", {}, "counts with remask=\"dynamic\"", "leave it out");
+        refuse("threshold", {}, "only applies with remask=\"dynamic\"", "leave it out");
     }
     if (entropy_bound && denoise.remask != ops::Remask::entropy) {
-        refuse("entropy_bound", {}, "counts with remask=\"entropy\"", "leave it out");
+        refuse("entropy_bound", {}, "only applies with remask=\"entropy\"", "leave it out");
     }
     if (steps && denoise.remask == ops::Remask::entropy) {
-        refuse("steps", {}, "counts with remask=\"sequential\", \"static\" or \"dynamic\"",
+        refuse("steps", {}, "only applies with remask=\"sequential\", \"static\" or \"dynamic\"",
                "leave it out");
     }
     if (prefix_cache) out.prefix_cache = *prefix_cache;

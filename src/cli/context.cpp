@@ -34,8 +34,8 @@ void require_streaming(const Command& command, const ContextOptions& options) {
     for (const char* option : {"--sinks", "--window"}) {
         if (!command.given(option)) continue;
         throw Error::usage({.field = option,
-                            .problem = "counts where the context streams",
-                            .remedy = "add --context streaming, or leave it out"});
+                            .problem = "only applies with --context streaming",
+                            .remedy = "add that, or leave it out"});
     }
 }
 

@@ -17,15 +17,14 @@ constexpr const char* kDiffusionOptions[] = {"--block",       "--steps",        
 
 void add_diffusion_options(const Command& command, DiffusionChoice& choice, bool shows) {
     decode::DiffusionOptions& options = choice.options;
-    command.group("Models that fill in tokens");
+    command.group("Diffusion models");
     command
-        .add_option("--block", options.block,
-                    "Tokens that are filled in together; default: the model's block")
+        .add_option("--block", options.block, "Tokens per block; default: the model's block size")
         .range(1, 1 << 20);
     command
         .add_option("--steps", options.denoise.steps,
-                    "Passes of a block's schedule (sequential, static, dynamic); default: as many "
-                    "as it has tokens. Blocks with parts need a pass a part in any case")
+                    "Passes per block (sequential, static, dynamic); default: one per token. A "
+                    "block with parts needs at least one pass per part")
         .range(1, 1 << 20);
     command
         .add_option("--remask", choice.remask,
@@ -41,7 +40,7 @@ void add_diffusion_options(const Command& command, DiffusionChoice& choice, bool
         .shows_default();
     command
         .add_option("--entropy-bound", options.denoise.entropy_bound,
-                    "Nats that the tokens of a pass may have together with --remask entropy")
+                    "Total entropy, in nats, of the tokens that a pass of --remask entropy settles")
         .range(0.0, 1e6)
         .shows_default()
         .rare();
@@ -54,12 +53,11 @@ void add_diffusion_options(const Command& command, DiffusionChoice& choice, bool
         .rare();
     command
         .add_flag("--prefix-cache", options.prefix_cache,
-                  "Of full attention: keep what lies before a block while it is filled in "
-                  "(approximate)")
+                  "With full attention: cache the keys and values before a block (approximate)")
         .rare();
     if (shows) {
         command.add_flag("--show-denoising", choice.show,
-                         "Show the block as it clears up, on a terminal");
+                         "Show each block as it is filled in, on a terminal");
     }
     command.group(kOptions);
 }
@@ -69,10 +67,10 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
                    decode::GenerateOptions& generate) {
     if (!spec.diffusion) {
         const auto refuse = [](const char* option) {
-            throw Error::usage({.field = option,
-                                .problem = "is for models that fill in tokens; this one makes them "
-                                           "one after another",
-                                .remedy = "leave it out"});
+            throw Error::usage(
+                {.field = option,
+                 .problem = "only applies to diffusion models, and this one is autoregressive",
+                 .remedy = "leave it out"});
         };
         for (const char* option : kDiffusionOptions) {
             if (command.given(option)) refuse(option);
@@ -83,7 +81,7 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
     const auto refuse_given = [&](const char* option, bool applies, const char* where) {
         if (applies || !command.given(option)) return;
         throw Error::usage({.field = option,
-                            .problem = std::string("counts with ") + where,
+                            .problem = std::string("only applies with ") + where,
                             .remedy = "leave it out"});
     };
     generate.diffusion = choice.options;
@@ -120,8 +118,8 @@ void refuse_diffusion(const model::Model& model, const char* command) {
     if (!model.spec.diffusion) return;
     throw Error::usage({.field = "MODEL",
                         .value = model.source,
-                        .problem = std::string("fills in tokens, and ") + command +
-                                   " makes them one after another",
+                        .problem = std::string("is a diffusion model; ") + command +
+                                   " needs an autoregressive one",
                         .remedy = "use bench diffusion"});
 }
 

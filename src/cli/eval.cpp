@@ -204,15 +204,16 @@ int eval_diffusion(const EvalCommandOptions& options, const std::string& text,
 void refuse_unused(const Command& command, bool fills) {
     if (!fills && command.given("--bound")) {
         throw Error::usage({.field = "--bound",
-                            .problem = "is for models that fill in tokens; this one makes them one "
-                                       "after another, and its NLL is exact",
+                            .problem = "only applies to diffusion models; this one is "
+                                       "autoregressive, and its NLL is exact",
                             .remedy = "leave it out"});
     }
     if (fills && command.given("--ends")) {
-        throw Error::usage({.field = "--ends",
-                            .problem = "is for models that make tokens one after another; one that "
-                                       "fills them in predicts the ends in any case",
-                            .remedy = "leave it out"});
+        throw Error::usage(
+            {.field = "--ends",
+             .problem =
+                 "only applies to autoregressive models; diffusion models always predict the ends",
+             .remedy = "leave it out"});
     }
 }
 
@@ -314,9 +315,8 @@ void add_eval(const Command& app, Action& action) {
         .range(0, 1 << 30)
         .shows_default();
     command.add_flag("--ends", options->eval.ends,
-                     "Predict the end of each document, too, as a probability of it has to; for "
-                     "stories of 'data storybook' the distance to their entropy is told. Models "
-                     "that fill in tokens do both without it");
+                     "Predict the end of each document, too; for stories of 'data storybook', also "
+                     "report the distance to their entropy. Diffusion models always do both");
     command
         .add_option(
             "--context", options->modes,
@@ -341,8 +341,8 @@ void add_eval(const Command& app, Action& action) {
     add_diffusion_options(command, options->diffusion, false);
     command
         .add_option("--bound", options->bound,
-                    "Of a model that fills in tokens: mask each block at so many rates for the "
-                    "bound that it was trained by; 0: no bound")
+                    "For a diffusion model: number of mask rates per block for the bound it was "
+                    "trained with; 0: no bound")
         .range(0, 1 << 16)
         .shows_default()
         .rare();

@@ -69,14 +69,14 @@ std::string named_model(const std::string& given, const char* option) {
     if (!found.empty()) return found;
     const bool tells = *option != '\0';
     const std::set<std::string> names = bundled_names();
-    throw Error::input(
-        {.file = tells ? std::string() : given,
-         .field = option,
-         .value = tells ? given : std::string(),
-         .problem = "there is no file or folder here, and no bundled model, of that name",
-         .remedy = names.empty() ? "check the path"
-                                 : fmt::format("check the path, or name a bundled model: {}",
-                                               fmt::join(names, ", "))});
+    throw Error::input({.file = tells ? std::string() : given,
+                        .field = option,
+                        .value = tells ? given : std::string(),
+                        .problem = "no file, folder or bundled model has this name",
+                        .remedy = names.empty()
+                                      ? "check the path"
+                                      : fmt::format("check the path, or name a bundled model: {}",
+                                                    fmt::join(names, ", "))});
 }
 
 std::string model_source(const SharedOptions& options) {

@@ -54,7 +54,7 @@ void add_disabled(Disabled& to, const char* where, std::string_view list) {
         if (named == std::end(kSwitches)) {
             throw Error::usage({.field = where,
                                 .value = std::string(word),
-                                .problem = "there is nothing of that name to switch off",
+                                .problem = "is not a known switch",
                                 .remedy = "known are " + known_switches()});
         }
         to.*named->off = true;
@@ -69,8 +69,8 @@ void add_model_options(const Command& command, SharedOptions& options) {
         .add_option(
             "-m,--model,model", options.model,
             "A GGUF file, a Hugging Face folder, a llama2.c .bin, random:SHAPE[:TYPE], or a "
-            "bundled model's name (storyteller, storyteller-diffusion); the storyteller "
-            "where none is given")
+            "bundled model's name (storyteller, storyteller-diffusion); default: "
+            "storyteller")
         .shown_as("MODEL");
     command.group("Model");
     command

@@ -119,7 +119,7 @@ Option Option::one_of(std::initializer_list<const char*> list) const {
                 return lower(w) == lower(word);
             });
             if (same == words.end()) {
-                return fmt::format("there is no '{}'; use {}", word, fmt::join(words, ", "));
+                return fmt::format("'{}' is not a choice; use {}", word, fmt::join(words, ", "));
             }
             word = *same;
             return {};

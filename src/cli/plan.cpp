@@ -37,10 +37,11 @@ constexpr std::int64_t kUsualTokens = 16384;  // default: per GPU and step
 model::ModelSpec spec_of(const std::string& model) {
     model::ModelSpec spec = model::planned_model(named_model(model)).spec;
     if (spec.diffusion) {
-        throw Error::usage({.field = "MODEL",
-                            .value = model,
-                            .problem = "fills in tokens, and a plan counts models of the next one",
-                            .remedy = "plan the model of the same shape that it was made of"});
+        throw Error::usage(
+            {.field = "MODEL",
+             .value = model,
+             .problem = "is a diffusion model; plan only supports autoregressive ones",
+             .remedy = "plan an autoregressive model of the same shape"});
     }
     return spec;
 }
@@ -79,7 +80,7 @@ void calibrate(PlanReport& report, const PlanOptions& options, const Command& co
              .field = "device",
              .value = measured.device,
              .problem = other ? fmt::format("is not the {} of --device", cluster.device.name)
-                              : "is no device that a plan knows",
+                              : "is not a known device",
              .remedy = other ? "leave --device out, or measure on that one"
                              : fmt::format("known are {}", plan::known_devices())});
     }
@@ -218,7 +219,7 @@ void add_plan(const Command& app, Action& action) {
         .range(0, 3);
     c.add_option("--micro-batches", o.micro_batches, "Passes of a replica in a step")
         .range(1, 1 << 20);
-    c.add_option("--recompute", o.recompute, "What is made again in the backward")
+    c.add_option("--recompute", o.recompute, "What to recompute in the backward pass")
         .one_of({"none", "light", "full"});
     c.add_option("--tensor", o.tensor,
                  "GPUs that share every matrix; for comparison, train has no such")

@@ -16,8 +16,9 @@ using plan::Traffic;
 
 // What the trainer lacks or has not measured; update it with the trainer.
 constexpr const char* kNotMeasured =
-    "'millrace train' was never run on more than one GPU: several are not measured yet";
-constexpr const char* kNotTogether = "'millrace train' has ZeRO 2 and 3 without a pipeline alone";
+    "'millrace train' has not been measured on more than one GPU yet";
+constexpr const char* kNotTogether =
+    "'millrace train' supports ZeRO 2 and 3 only without a pipeline";
 constexpr const char* kToCompare =
     "'millrace train' will have neither --tensor nor --interleave: this is for comparison with "
     "other programs";

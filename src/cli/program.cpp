@@ -32,7 +32,7 @@ constexpr const char* kExamples =
     "  millrace info model.gguf                    what it is and what it needs\n"
     "A MODEL is a GGUF file, a Hugging Face folder or a llama2.c .bin, or the name of a bundled "
     "one:\n"
-    "storyteller, which runs where none is given, or storyteller-diffusion.\n"
+    "storyteller (the default) or storyteller-diffusion.\n"
     "'millrace COMMAND --help' says more.";
 
 int fail(int code, std::string_view message) {
@@ -51,7 +51,7 @@ void check_command(const CommandOutline& of, std::string_view word) {
     const std::string near = nearest(word, known);
     throw Error::usage({.field = "command",
                         .value = one_line(word),
-                        .problem = "there is no such command",
+                        .problem = "unknown command",
                         .remedy = near.empty()
                                       ? fmt::format("'{} --help' lists them", of.path)
                                       : fmt::format("did you mean '{} {}'?", of.path, near)});
@@ -71,7 +71,7 @@ std::string describe_extras(const CommandOutline& command, const std::vector<std
         const std::string_view letters = std::string_view(name).substr(name[1] == '-' ? 2 : 1);
         // Every short name is near to a single letter.
         const std::string near = letters.size() < 2 ? "" : nearest(letters, known);
-        return fmt::format("{}: there is no such option{}", one_line(name),
+        return fmt::format("{}: unknown option{}", one_line(name),
                            near.empty() ? "" : fmt::format("; did you mean --{}?", near));
     }
     std::string problem = "not expected:";
@@ -213,7 +213,7 @@ void call(const std::vector<std::string>& words, Caller& caller) {
     try {
         parse(app, words);
     } catch (const CLI::Success&) {
-        throw Error::usage({.field = "help", .problem = "is for the command line"});
+        throw Error::usage({.field = "help", .problem = "is only available on the command line"});
     }
     MR_CHECK(action, "a command was called");
     try {

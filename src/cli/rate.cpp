@@ -30,15 +30,14 @@ double parse_rate(const std::string& text, const char* option) {
         for (const Unit& known : kUnits) {
             if (unit == known.name) return value * known.bytes;
         }
-        throw Error::usage(
-            {.field = option,
-             .value = text,
-             .problem = unit.empty() ? "has no unit" : "has a unit that is not known",
-             .remedy = "use GB/s, GiB/s, or Gb/s for bits, as in 400Gb/s"});
+        throw Error::usage({.field = option,
+                            .value = text,
+                            .problem = unit.empty() ? "has no unit" : "has an unknown unit",
+                            .remedy = "use GB/s, GiB/s, or Gb/s for bits, as in 400Gb/s"});
     }
     throw Error::usage({.field = option,
                         .value = text,
-                        .problem = "is no rate above 0",
+                        .problem = "must be a rate above 0",
                         .remedy = "give a number and a unit, as in 900GB/s or 400Gb/s"});
 }
 

@@ -314,27 +314,27 @@ void add_run(const Command& app, Action& action) {
     add_diffusion_options(command, options->diffusion);
     command.group("Output");
     command
-        .add_option(
-            "--count", options->count,
-            fmt::format(
-                "So many texts in one batch, each with the next seed and a line {} after it",
-                story::kStorySeparator))
+        .add_option("--count", options->count,
+                    fmt::format("Number of texts, made in one batch with consecutive seeds, each "
+                                "followed by a line {}",
+                                story::kStorySeparator))
         .range(1, 1 << 30)
         .shows_default();
     const Option logprobs =
         command
-            .add_option("--logprobs", options->generate.logprobs,
-                        fmt::format("With --json: of every token the log-probability, and the N "
-                                    "(0 to {}) most probable ones, before temperature and "
-                                    "truncation",
-                                    decode::kMostLogprobs))
+            .add_option(
+                "--logprobs", options->generate.logprobs,
+                fmt::format("With --json: the log-probability of every token and of the N (0 to "
+                            "{}) most probable ones, before temperature and truncation",
+                            decode::kMostLogprobs))
             .range(0, decode::kMostLogprobs);
-    command.add_flag("--no-echo", options->no_echo, "Print what is made, without the prompt");
+    command.add_flag("--no-echo", options->no_echo,
+                     "Print only the generated text, without the prompt");
     command.add_flag("-q,--quiet", options->quiet, "No summary after the text");
     command.add_flag("-v,--verbose", options->verbose,
                      "After the text, where the time went by op; with --json on standard error");
     command.add_flag("--roofline", options->roofline,
-                     "After the text, every stage beside what this machine can do at most");
+                     "After the text, compare every stage with this machine's limits");
     add_json_option(command, options->shared);
     add_engine_options(command, options->shared);
     command.footer(

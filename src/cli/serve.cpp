@@ -105,7 +105,7 @@ void add_serve(const Command& app, Action& action) {
         .add_flag("--share-prefixes", options->api.share_prefixes,
                   "Let equal prompts share pages of the cache whatever their API key")
         .rare();
-    command.add_flag("--no-auth", options->no_auth, "Do without keys, whatever the --host");
+    command.add_flag("--no-auth", options->no_auth, "Need no keys, even if --host is not loopback");
     command
         .add_option("--allow-host", options->gate.hosts,
                     "A name of this server beside localhost and addresses; may be repeated")
@@ -124,7 +124,7 @@ void add_serve(const Command& app, Action& action) {
     command.add_option("--grace", options->grace, "Seconds to finish answers after SIGTERM")
         .range(0.0, 86400.0)
         .shows_default();
-    command.add_option("--log", options->log, "How answers are written down on standard error")
+    command.add_option("--log", options->log, "Format of the access log on standard error")
         .one_of({"text", "json", "none"})
         .shows_default();
     command

@@ -46,16 +46,15 @@ std::string target_file(const TokenizerOptions& options) {
     // Existing shards or weights would not match another tokenizer.
     for (const char* name : {train::kDataIndexName, "config.json"}) {
         if (beside(name).empty()) continue;
-        throw Error::input({.file = path,
-                            .problem = fmt::format("the folder has a {}, and a tokenizer of its "
-                                                   "own with it",
-                                                   name),
-                            .remedy = "give --out a folder of its own"});
+        throw Error::input(
+            {.file = path,
+             .problem = fmt::format("the folder has a {} with its own tokenizer", name),
+             .remedy = "give --out another folder"});
     }
     std::string there = fs::exists(path, code) ? path : beside(kConfigName);
     if (!there.empty() && !options.force) {
         throw Error::input({.file = std::move(there),
-                            .problem = "there is a tokenizer already, and other things may need it",
+                            .problem = "the tokenizer already exists",
                             .remedy = "--force replaces it"});
     }
     return path;

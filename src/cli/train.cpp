@@ -165,7 +165,7 @@ void tell_result(TrainScreen& screen, const train::TrainResult& result, const st
             observe::short_seconds(result.exchange_wait_seconds)));
     }
     if (result.interrupted) {
-        screen.say(fmt::format("go on with: millrace train --resume {}", one_line(folder)));
+        screen.say(fmt::format("resume with: millrace train --resume {}", one_line(folder)));
     } else if (!worked) {
         screen.say(fmt::format("no step was left: for more, give --steps beyond {}", result.steps));
     }

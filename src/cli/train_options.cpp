@@ -30,7 +30,7 @@ void TrainAsked::check() const {
         if (command.given("--schedule") && train::schedule_of(train.schedule)) {
             throw Error::usage({.field = "--schedule",
                                 .value = train.schedule,
-                                .problem = "is of new runs",
+                                .problem = "is only for new runs",
                                 .remedy = "give --pipeline-schedule with --resume"});
         }
         for (const auto* names : {&of_models, &of_new_runs}) {
@@ -44,11 +44,12 @@ void TrainAsked::check() const {
                "leave one of the two out");
     }
     if (train.pipeline == 1) {
-        refuse({"--pipeline-schedule"}, "is of --pipeline", "give that, or leave it out");
+        refuse({"--pipeline-schedule"}, "only applies with --pipeline",
+               "give that, or leave it out");
         if (train::schedule_of(train.schedule)) {
             throw Error::usage({.field = "--schedule",
                                 .value = train.schedule,
-                                .problem = "is of --pipeline",
+                                .problem = "only applies with --pipeline",
                                 .remedy = "give that, or leave it out"});
         }
     }
@@ -68,7 +69,7 @@ void TrainAsked::check() const {
 
 std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
     auto options = std::make_shared<TrainAsked>(
-        app.add_subcommand("train", "Train a model on packed text, or go on with one"));
+        app.add_subcommand("train", "Train a model on packed text, or resume a run"));
     train::TrainOptions& t = options->train;
     const Command& c = options->command;
     // Whether --resume takes an option is said where it is defined, so that none is forgotten.
@@ -96,26 +97,26 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
     of_model("--heads", t.model.heads, "Attention heads").shows_default();
     of_model("--kv-heads", t.model.kv_heads, "Heads of keys and values; default: --heads");
     of_model("--head-dim", t.model.head_dim, "Size of a head; default: --dim / --heads").rare();
-    of_model("--hidden", t.model.hidden, "Width of the MLP; default: the family's usual");
+    of_model("--hidden", t.model.hidden, "Width of the MLP; default: the family's default");
     of_model("--context", t.model.context, "Positions of the model; default: --seq");
     of_model("--tied", t.model.tied, "Whether the LM head is the embedding table")
         .one_of({"yes", "no"})
         .rare();
     c.group("The run");
     of_new_run("--init", t.init,
-               "A model to go on from, or a bundled one's name, instead of a new one")
+               "Start from this model, or bundled model's name, instead of a new one")
         .shown_as("MODEL");
     changed("--data", &train::TrainOptions::data, "A folder made by 'millrace data pack'")
         .shown_as("FOLDER");
     of_new_run("--out", t.out, "The run's folder: checkpoints, metrics.jsonl, report.html")
         .shown_as("FOLDER");
     c.add_option("--resume", options->resume,
-                 "Go on with this run from its newest checkpoint, bit for bit")
+                 "Resume this run from its newest checkpoint, bit for bit")
         .shown_as("RUN");
     changed("--steps", &train::TrainOptions::steps, "Steps of the optimizer").shows_default();
-    of_new_run("--batch", t.batch, "Sequences of a pass").shows_default();
-    of_new_run("--seq", t.seq, "Tokens of a sequence").shows_default();
-    of_new_run("--accumulate", t.accumulate, "Passes of a step").shows_default();
+    of_new_run("--batch", t.batch, "Sequences per pass").shows_default();
+    of_new_run("--seq", t.seq, "Tokens per sequence").shows_default();
+    of_new_run("--accumulate", t.accumulate, "Passes per step").shows_default();
     options->of_new_runs.emplace_back("--bos");
     c.add_flag("--bos", t.bos,
                "Begin every sequence, and later every text, with the tokenizer's beginning-of-text "
@@ -126,7 +127,7 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
                "ar: the next token; diffusion: unknown tokens of a block, in any order")
         .one_of({"ar", "diffusion"})
         .shows_default();
-    of_new_run("--block", t.block, "diffusion: tokens of a block").shows_default();
+    of_new_run("--block", t.block, "diffusion: tokens per block").shows_default();
     of_new_run("--diffusion-weight", t.diffusion_weight,
                "diffusion: a masked token counts 1 / the rate of masks; none: once, and every "
                "sequence comes twice with complementary masks")
@@ -145,23 +146,22 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
     of_new_run("--weight-decay", t.weight_decay, "Of matrices, by AdamW").shows_default();
     of_new_run("--beta1", t.beta1, "AdamW's").shows_default().rare();
     of_new_run("--beta2", t.beta2, "AdamW's").shows_default().rare();
-    of_new_run("--clip", t.clip, "Norm that gradients are brought down to; 0: none")
-        .shows_default();
+    of_new_run("--clip", t.clip, "Maximum norm of the gradient; 0: no limit").shows_default();
     of_new_run("--masters", t.masters,
-               "Type that matrices are kept in between steps; bf16, rounded by chance, saves 4 "
-               "bytes a parameter on a GPU")
+               "Type of the matrices between steps; bf16, with stochastic rounding, saves 4 bytes "
+               "per parameter on a GPU")
         .one_of({"f32", "bf16"})
         .shows_default()
         .rare();
     of_new_run(
         "--seed", t.seed,
-        "Of the weights, the order of the data, diffusion's masks, and bf16 masters' chances")
+        "Of the weights, the order of the data, diffusion masks, and the rounding of bf16 masters")
         .shows_default();
     changed("--max-skips", &train::TrainOptions::max_skips,
             "Steps in a row without a finite gradient before the run stops")
         .shows_default()
         .rare();
-    c.group("Checkpoints and looks at it");
+    c.group("Checkpoints, validation and samples");
     changed("--eval-every", &train::TrainOptions::eval_every,
             "Steps between validations; 0: at the end")
         .shows_default();
@@ -176,10 +176,10 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
     changed("--sample-tokens", &train::TrainOptions::sample_tokens, "Length of a sample; 0: none")
         .shows_default();
     changed("--prompt", &train::TrainOptions::prompt, "What samples begin with").shown_as("WORDS");
-    changed("--keep", &train::TrainOptions::keep, "Checkpoints that stay; 0: all").shows_default();
+    changed("--keep", &train::TrainOptions::keep, "Checkpoints to keep; 0: all").shows_default();
     c.group("Machine");
     changed("--recompute", &train::TrainOptions::recompute,
-            "What is made again in the backward, to save memory")
+            "What to recompute in the backward pass, to save memory")
         .one_of({"none", "light", "full"})
         .shows_default();
     changed("--prefetch", &train::TrainOptions::prefetch, "Batches read ahead; 0: none")
@@ -191,16 +191,15 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
                "Parts that a step is summed from: a power of two that the ranks divide. Runs of "
                "equal grains have equal bits on any number of ranks; default: the ranks");
     changed("--zero", &train::TrainOptions::zero,
-            "What ranks share instead of each having all: 1: the optimizer's moments; 2: and "
-            "gradients; 3: and parameters")
+            "What to shard over the ranks: 1: the optimizer's moments; 2: and gradients; 3: and "
+            "parameters")
         .shows_default();
     changed("--pipeline", &train::TrainOptions::pipeline,
-            "Stages that the layers are cut into, a rank each; more ranks are replicas of all "
-            "stages")
+            "Stages to divide the layers into, one per rank; more ranks are replicas of all stages")
         .shows_default();
     changed("--micro-batches", &train::TrainOptions::micro_batches,
-            "Parts of a step that go through the stages one behind another, a power of two: "
-            "grains / replicas");
+            "Parts of a step that go through the stages one after another, a power of two: grains "
+            "/ replicas");
     changed("--pipeline-schedule", &train::TrainOptions::pipeline_schedule,
             "1f1b: a stage turns back as soon as it can; gpipe: all forward, then all back")
         .one_of({"1f1b", "gpipe"})

@@ -26,7 +26,7 @@ void MemoryPlan::require(std::uint64_t available, const std::string& remedy) con
     }
     throw Error::device({.field = "memory",
                          .value = format_bytes(total()),
-                         .problem = fmt::format("this run needs more than the {} there is ({})",
+                         .problem = fmt::format("this run needs more than the available {} ({})",
                                                 format_bytes(available), parts),
                          .remedy = remedy});
 }
@@ -50,7 +50,7 @@ Arena::Arena(std::string purpose, std::size_t bytes)
     if (address == MAP_FAILED) {
         throw Error::device({.field = purpose_,
                              .value = format_bytes(size_),
-                             .problem = "there is no memory for it",
+                             .problem = "not enough memory",
                              .remedy = "use a smaller --ctx, --batch or weight type"});
     }
     ::madvise(address, size_, MADV_HUGEPAGE);

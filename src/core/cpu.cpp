@@ -53,7 +53,7 @@ Isa choose() {
     for (Isa isa : all) names += (names.empty() ? "" : ", ") + std::string(isa_name(isa));
     throw Error::usage({.field = "MILLRACE_ISA",
                         .value = wish,
-                        .problem = "this machine cannot take that instruction path",
+                        .problem = "this machine does not support that instruction set",
                         .remedy = "use one of: " + names});
 }
 
@@ -98,7 +98,7 @@ void set_isa(Isa isa) {
     if (!machine_can_run(isa)) {
         throw Error::usage({.field = "isa",
                             .value = isa_name(isa),
-                            .problem = "this machine cannot take that instruction path"});
+                            .problem = "this machine does not support that instruction set"});
     }
     g_isa.store(static_cast<int>(isa), std::memory_order_relaxed);
 }

@@ -96,8 +96,8 @@ void on_bus_error(int signal, siginfo_t* info, void*) {
     put(program_name);
     put(": ");
     put(path);
-    put(": the file has become shorter, or its disk failed, while it was read; do not change a "
-        "file that is in use\n");
+    put(": the file was truncated, or its disk failed, while in use; do not change a file that is "
+        "in use\n");
     ::_exit(1);
 }
 

@@ -68,10 +68,9 @@ void MappedFile::read(std::uint64_t offset, std::span<std::byte> out) const {
                 {.file = path_,
                  .field = "offset",
                  .value = std::to_string(offset),
-                 .problem = count == 0 ? std::string("the file has become shorter")
+                 .problem = count == 0 ? std::string("the file was truncated while in use")
                                        : std::string("cannot be read: ") + std::strerror(errno),
-                 .remedy = count == 0 ? "do not change a file that is in use"
-                                      : "see whether its disk is whole"});
+                 .remedy = count == 0 ? "do not change a file that is in use" : "check the disk"});
         }
         out = out.subspan(static_cast<std::size_t>(count));
         offset += static_cast<std::uint64_t>(count);
@@ -81,11 +80,11 @@ void MappedFile::read(std::uint64_t offset, std::span<std::byte> out) const {
 std::string read_text_file(const std::string& path, std::size_t max_bytes) {
     const MappedFile file(path);
     if (file.bytes().size() > max_bytes) {
-        throw Error::input({.file = path,
-                            .field = "size",
-                            .value = std::to_string(file.bytes().size()),
-                            .problem = "is more than the " + std::to_string(max_bytes) +
-                                       " bytes that such a file may have"});
+        throw Error::input(
+            {.file = path,
+             .field = "size",
+             .value = std::to_string(file.bytes().size()),
+             .problem = "exceeds the limit of " + std::to_string(max_bytes) + " bytes"});
     }
     return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }

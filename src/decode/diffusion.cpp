@@ -40,7 +40,7 @@ void DiffusionOptions::check(const model::ModelSpec& spec) const {
     ops::check_denoise_params(denoise, wanted);
     if (prefix_cache && model.block > 0) {
         refuse("--prefix-cache", "",
-               "is for models whose attention is full; this one keeps what is filled in anyway",
+               "is for models with full attention; this one caches finished blocks anyway",
                "leave it out");
     }
 }

@@ -279,7 +279,7 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
     if (options.ends && !tokenizer->eos()) {
         throw Error::input({.file = engine.model().source,
                             .problem = "its tokenizer has no token that ends a text",
-                            .remedy = "leave --ends away"});
+                            .remedy = "leave out --ends"});
     }
 
     EvalResult result;
@@ -348,7 +348,7 @@ EvalResult evaluate(model::Engine& engine, std::string_view text, const EvalOpti
     }
     if (result.tokens == 0) {
         throw Error::input({.field = "text",
-                            .problem = "there is no token to predict in it",
+                            .problem = "has no token to predict",
                             .remedy = "give a text of at least two tokens"});
     }
     result.nll = sum / static_cast<double>(result.tokens);

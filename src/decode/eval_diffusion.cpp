@@ -302,7 +302,7 @@ std::vector<Stretch> stretches_of(model::Engine& engine, std::string_view text,
     }
     if (result.tokens == 0) {
         throw Error::input({.field = "text",
-                            .problem = "there is no token to predict in it",
+                            .problem = "has no token to predict",
                             .remedy = "give a text of at least two tokens"});
     }
     return out;
@@ -317,11 +317,11 @@ DiffusionEvalResult evaluate_diffusion(model::Engine& engine, std::string_view t
     MR_CHECK(engine.model().tokenizer != nullptr, "evaluation needs a tokenizer");
     how.decoder.check(spec);
     if (how.decoder.denoise.drawn) {
-        throw Error::usage({.field = "--confidence",
-                            .value = "drawn",
-                            .problem = "makes the order depend on the draws: a text has no "
-                                       "likelihood that can be computed",
-                            .remedy = "use --confidence max"});
+        throw Error::usage(
+            {.field = "--confidence",
+             .value = "drawn",
+             .problem = "makes the order random, so the likelihood of a text cannot be computed",
+             .remedy = "use --confidence max"});
     }
     DiffusionEvalResult out;
     const Ledger before = engine.ledger();

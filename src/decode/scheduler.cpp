@@ -70,7 +70,8 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
         throw Error::input({.field = "prompt",
                             .value = std::to_string(tokens) + " tokens",
                             .problem = "does not fit into the context of " +
-                                       std::to_string(context) + " with a token to spare",
+                                       std::to_string(context) +
+                                       " (one token must be left for the answer)",
                             .remedy = "shorten it, or raise --ctx (and --pool where it is given)"});
     }
     engine_.require_tokens(prompt);  // an invalid request must not end the others

@@ -15,20 +15,17 @@ void Scheduler::open_blocks(Request& r) {
         throw Error::usage({.field = field, .problem = problem, .remedy = remedy});
     };
     if (r.options.stream) {
-        refuse("--context", "a text that is filled in block by block does not stream",
-               "use --context full");
+        refuse("--context", "diffusion models do not support streaming", "use --context full");
     }
     if (r.options.sampling.repeat_penalty != 1) {
-        refuse("--repeat-penalty", "a model that fills in many tokens at once has none",
-               "use --repeat-penalty 1");
+        refuse("--repeat-penalty", "diffusion models do not support it", "use --repeat-penalty 1");
     }
     if (r.options.adjust || r.filter) {
-        refuse("adjusted logits", "tokens that are filled in have no text before them",
+        refuse("adjusted logits", "diffusion models do not support them",
                "leave out bias, penalties and grammars");
     }
     if (r.options.logprobs >= 0) {
-        refuse("--logprobs", "tokens that are filled in have no log-probabilities of their own",
-               "leave it out");
+        refuse("--logprobs", "diffusion models do not support it", "leave it out");
     }
     MR_CHECK(!r.live, "a text that is filled in has a sequence of its own");
     const auto tokens = static_cast<std::int64_t>(r.prompt.size());

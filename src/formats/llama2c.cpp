@@ -82,7 +82,7 @@ struct Llama2cParser {
         const auto positive = [&](const char* field, std::int64_t value, std::uint64_t index) {
             if (value > 0) return;
             throw in.error(field, std::to_string(value), "is not positive", first + 4 * index,
-                           "this is no llama2.c model, or it is damaged");
+                           "this is not a llama2.c model, or it is damaged");
         };
         positive("dim", header.dim, 0);
         positive("hidden_dim", header.hidden_dim, 1);
@@ -95,12 +95,12 @@ struct Llama2cParser {
             throw in.error(
                 "n_heads", std::to_string(header.n_heads),
                 fmt::format("does not divide dim = {} into heads of even size", header.dim),
-                first + 12, "this is no llama2.c model, or it is damaged");
+                first + 12, "this is not a llama2.c model, or it is damaged");
         }
         if (header.n_heads % header.n_kv_heads != 0) {
             throw in.error("n_kv_heads", std::to_string(header.n_kv_heads),
                            fmt::format("does not divide n_heads = {}", header.n_heads), first + 16,
-                           "this is no llama2.c model, or it is damaged");
+                           "this is not a llama2.c model, or it is damaged");
         }
         if (header.version != 2) return;
         if (header.group_size < 1 || header.group_size > kMaxGroup) {
@@ -151,7 +151,7 @@ struct Llama2cParser {
                             expected, header.version, header.dim, header.hidden_dim,
                             header.n_layers, header.n_heads, header.n_kv_heads, header.vocab_size,
                             header.seq_len),
-                0, "the file is truncated or damaged, or is no llama2.c model");
+                0, "the file is truncated or damaged, or is not a llama2.c model");
         }
     }
 

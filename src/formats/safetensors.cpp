@@ -105,7 +105,7 @@ class Entry {
         std::uint64_t bytes = element;
         for (const JsonValue dim : value) {
             if (!dim.is_number_unsigned()) {
-                throw fail(" shape", show(value), "holds something that is no whole number");
+                throw fail(" shape", show(value), "has an element that is not an integer");
             }
             const auto product = checked_mul(bytes, dim.get<std::uint64_t>());
             // Each dimension must fit by itself, too: a zero in another one would hide its size.
@@ -184,7 +184,7 @@ void SafetensorsFile::read(std::span<const std::byte> bytes, const std::string& 
             "header length", std::to_string(header_bytes),
             fmt::format("is not 2 to {} (the {} bytes that follow, at most {})",
                         std::min(in.remaining(), kMaxHeaderBytes), in.remaining(), kMaxHeaderBytes),
-            0, "the file is truncated or is no safetensors file");
+            0, "the file is truncated, or is not a safetensors file");
     }
     const std::string_view text = in.take(header_bytes, "header");
     const JsonDocument document = JsonDocument::parse(text, file, "header", {.depth = 8});

@@ -163,7 +163,7 @@ void validate_diffusion(const ModelSpec& spec, const std::string& file) {
                                      : "a layer has another mask");
     }
     if (spec.learned_positions) {
-        reject(file, "positions", "learned", "a model that fills in tokens has rotary ones here");
+        reject(file, "positions", "learned", "diffusion models must have rotary ones");
     }
 }
 

@@ -112,9 +112,9 @@ void Api::handle(const ExchangePtr& exchange) {
             {.status = 204, .type = "", .headers = {{"Allow", methods + ", OPTIONS"}}});
     }
     if (methods.empty()) {
-        return exchange->reply(failure_reply(
-            Failure::of(404, "invalid_request_error", "there is no such route", "not_found"),
-            anthropic(request)));
+        return exchange->reply(
+            failure_reply(Failure::of(404, "invalid_request_error", "unknown route", "not_found"),
+                          anthropic(request)));
     }
     HttpReply reply = failure_reply(
         Failure::of(405, "invalid_request_error", fmt::format("this route takes {}", methods),

@@ -71,7 +71,8 @@ void Api::completions(const Call& call) {
     const bool echo = fields.flag("echo");
     format.logprobs = static_cast<int>(fields.integer("logprobs", -1));
     if (echo && format.logprobs >= 0) {
-        throw Failure::bad("logprobs", "'logprobs' of the prompt are not made: leave out 'echo'",
+        throw Failure::bad("logprobs",
+                           "'logprobs' of the prompt are not supported: leave out 'echo'",
                            "invalid_value");
     }
     std::vector<Desk::Work> works;

@@ -23,7 +23,7 @@ std::string content_text(JsonValue content, const std::string& field) {
     for (const JsonValue part : content) {
         const auto text = part.find_set("text");
         if (!(part["type"] == "text") || !text || !text->is_string()) {
-            wrong(field, "has a part that is no text: this model reads text alone");
+            wrong(field, "has a part that is not text: this model only reads text");
         }
         out += text->text();
     }
@@ -77,7 +77,7 @@ void add_openai(std::vector<ChatMessage>& out, JsonValue message, const std::str
     if (role == "developer") role = "system";
     if (role != "system" && role != "user" && role != "assistant" && role != "tool") {
         wrong(field + ".role",
-              fmt::format("is '{}', which is none of system, developer, user, assistant and tool",
+              fmt::format("is '{}', but must be system, developer, user, assistant or tool",
                           printable(role, 40)));
     }
     ChatMessage made{role};
@@ -122,7 +122,7 @@ void add_block(std::vector<ChatMessage>& out, JsonValue block, const std::string
     } else if (type == "text") {
         out.back().content += text_of(block, "text", field);
     } else {
-        wrong(field, "is no text, no tool_use of an assistant and no tool_result of a user");
+        wrong(field, "must be text, an assistant's tool_use or a user's tool_result");
     }
 }
 
@@ -130,7 +130,7 @@ void add_anthropic(std::vector<ChatMessage>& out, JsonValue message, const std::
     const std::string role = text_of(message, "role", field);
     if (role != "user" && role != "assistant") {
         wrong(field + ".role",
-              fmt::format("is '{}', which is none of user and assistant", printable(role, 40)));
+              fmt::format("is '{}', but must be user or assistant", printable(role, 40)));
     }
     const auto content = message.find_set("content");
     if (!content) wrong(field + ".content", "is missing");
@@ -179,9 +179,9 @@ Api::Conversation Api::conversation(const Fields& fields, bool anthropic) const 
         anthropic ? last.role == "assistant"
                   : fields.find("continue_final_message") && fields.flag("continue_final_message");
     if (out.goes_on && !last_is_answer) {
-        anthropic ? wrong("messages", "ends with calls of tools: their results must follow")
+        anthropic ? wrong("messages", "ends with tool calls: their results must follow")
                   : wrong("continue_final_message",
-                          "needs a last message of the assistant, without calls of tools");
+                          "needs a last message of the assistant, without tool calls");
     }
     return out;
 }
@@ -199,9 +199,10 @@ std::optional<text::ChatWriter> Api::own_writer(const Conversation& conversation
         field = "chat_template_kwargs";
         for (const auto& [name, value] : given->items()) {
             if (!text::is_template_variable(name)) {
-                wrong(field, fmt::format("has '{}', which is no name of a variable: take letters, "
-                                         "digits and _",
-                                         printable(name, 40)));
+                wrong(
+                    field,
+                    fmt::format("has '{}', which is not a variable name: use letters, digits and _",
+                                printable(name, 40)));
             }
             options.arguments.push_back(fmt::format("{}={}", name, value.dump()));
             if (options.arguments.back().size() > kMostArguments) {

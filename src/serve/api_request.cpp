@@ -96,7 +96,8 @@ std::vector<std::vector<std::int32_t>> Api::token_lists(const Fields& fields, co
         ids.reserve(list.size());
         for (const formats::JsonValue id : list) {
             if (!id.is_integer_in(0, desk_.model().spec.vocab - 1)) {
-                wrong(name, fmt::format("has {}, which is no token of this model", id.shown(40)));
+                wrong(name,
+                      fmt::format("has {}, which is not a token of this model", id.shown(40)));
             }
             ids.push_back(id.get<std::int32_t>());
         }

@@ -78,7 +78,7 @@ std::optional<grammar::ToolChoice> anthropic_choice(JsonValue choice,
         if (name == tool.name) return grammar::ToolChoice{true, tool.name, false};
     }
     wrong("tool_choice.name",
-          fmt::format("is {}, which is none of the tools", printable(name.shown(), 100)));
+          fmt::format("is {}, which is not one of the tools", printable(name.shown(), 100)));
 }
 
 // Removes bans from the biases: under a grammar the filter applies them, since it knows whether
@@ -97,7 +97,7 @@ std::vector<std::int32_t> take_banned(ops::Adjustments& adjust) {
 
 void Api::require_autoregressive(const char* field) const {
     if (!desk_.model().spec.diffusion) return;
-    throw Failure::bad(field, fmt::format("'{}' is not for a model that fills in tokens", field),
+    throw Failure::bad(field, fmt::format("'{}' is not supported for diffusion models", field),
                        "not_supported");
 }
 
@@ -114,11 +114,11 @@ ops::Adjustments Api::adjustments(const Fields& fields) const {
         const auto id = token_id(key, desk_.model().spec.vocab);
         if (!id) {
             wrong("logit_bias",
-                  fmt::format("has '{}', which is no token of this model", printable(key, 40)));
+                  fmt::format("has '{}', which is not a token of this model", printable(key, 40)));
         }
         const double add = value.is_number() ? value.get<double>() : kMostBias + 1;
         if (!(add >= -kMostBias && add <= kMostBias)) {
-            wrong("logit_bias", fmt::format("has {} for token {}: take -100 to 100",
+            wrong("logit_bias", fmt::format("has {} for token {}: use -100 to 100",
                                             printable(value.shown(40), 60), *id));
         }
         // OpenAI's clients ban a token with the lowest bias.

@@ -80,7 +80,7 @@ void Api::embeddings(const Call& call) {
     const Fields& fields = call.fields;
     const model::ModelSpec& spec = desk_.model().spec;
     if (spec.diffusion) {
-        throw Failure::bad("model", "a model that fills in tokens has no embeddings here",
+        throw Failure::bad("model", "embeddings are not supported for diffusion models",
                            "not_supported");
     }
     const std::string encoding = fields.text("encoding_format", "float");
@@ -134,7 +134,7 @@ void Api::detokenize(const Call& call) {
         if (!id.is_integer_in(0, tokenizer_.vocab_size() - 1)) {
             throw Failure::bad(
                 "tokens",
-                fmt::format("'tokens' has {}, which is no token of this model", id.shown(40)),
+                fmt::format("'tokens' has {}, which is not a token of this model", id.shown(40)),
                 "invalid_value");
         }
         ids.push_back(id.get<std::int32_t>());

@@ -52,15 +52,15 @@ constexpr Field kMoreSampling[] = {
      "taken from the logits of tokens that the answer has already"},
     {"frequency_penalty", K::number, -2, 2, "0", "... for each time that it has them"},
     {"logit_bias", K::object, 0, kBiases, "none",
-     "of token ids what is added to their logits, -100 to 100; -100: never comes"},
+     "what to add to the logits of these token ids, -100 to 100; -100: never chosen"},
     {"seed", K::integer, -kLong, kLong, "drawn anew",
      "same seed, same text; choice i has seed + i"},
     {"n", K::integer, 1, 128, "1", "choices for each prompt"},
     {"stop", K::texts, 0, 4, "none", "the text ends before any of these"},
-    {"ignore_eos", K::boolean, 0, 0, "false", "go on past the end of the text"},
+    {"ignore_eos", K::boolean, 0, 0, "false", "continue past the end of the text"},
     {"stream_options", K::object, 0, 8, "none",
-     "`include_usage`: one more chunk with the counts of tokens; `include_blocks`: of a model "
-     "that fills in tokens, its open block after every pass"},
+     "`include_usage`: one more chunk with the counts of tokens; `include_blocks`: for a diffusion "
+     "model, its open block after every pass"},
     {"user", K::ignored},
     {"metadata", K::ignored},
     {"store", K::ignored},
@@ -339,7 +339,7 @@ Fields::Fields(formats::JsonValue body, std::string_view route)
                                         [&](const Field& f) { return f.name == key; });
         if (field == table_.end()) {
             throw Failure::bad(std::string(key),
-                               fmt::format("there is no field '{}' here", printable(key, 100)),
+                               fmt::format("unknown field '{}'", printable(key, 100)),
                                "unknown_field");
         }
         if (!value.is_null()) check(*field, value);

@@ -65,8 +65,7 @@ std::vector<std::string> read_keys(const std::string& path) {
             throw Error::input(
                 {.file = path,
                  .field = fmt::format("key {}", keys.size() + 1),
-                 .problem = "is shorter than 8 bytes, or has a byte that no header "
-                            "may have",
+                 .problem = "is shorter than 8 bytes, or has a byte that a header must not contain",
                  .remedy = "write one key a line; `openssl rand -hex 24` makes one"});
         }
         keys.emplace_back(line);
@@ -139,7 +138,7 @@ std::optional<Failure> Gate::check(const HttpRequest& request, bool open) const 
     Failure failure =
         Failure::of(401, "authentication_error",
                     key_in(request).empty() ? "an API key is needed: Authorization: Bearer KEY"
-                                            : "the API key is not known",
+                                            : "unknown API key",
                     "invalid_api_key");
     return failure;
 }

@@ -78,10 +78,10 @@ void Grammars::make_room(std::size_t bytes) {
     }
     while (held() + bytes > most_bytes_ && kept_.size() > 0) kept_.drop_oldest();
     if (held() + bytes <= most_bytes_) return;
-    Failure full = Failure::of(503, "server_error",
-                               "schemas and tools of other requests take all memory that there is "
-                               "for them; try again later",
-                               "grammars_full");
+    Failure full = Failure::of(
+        503, "server_error",
+        "schemas and tools of other requests use all the memory for grammars; try again later",
+        "grammars_full");
     full.retry_after_ms = 1000;
     throw full;
 }

@@ -199,8 +199,8 @@ void HttpConnection::parse() {
             if (in_.size() > server_->options.header_bytes) problem = http::error::header_limit;
         }
         if (problem) {
-            return refuse(status_of(problem), fmt::format("this is no request that can be read: {}",
-                                                          problem.message()));
+            return refuse(status_of(problem),
+                          fmt::format("cannot read this request: {}", problem.message()));
         }
         if (parser_->is_header_done() && !std::exchange(has_head_, true) && !take_head()) return;
         if (has_head_) {

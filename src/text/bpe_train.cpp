@@ -203,7 +203,7 @@ void check(const BpeTrainOptions& options) {
             refuse("could be mistaken for a token of the vocabulary");
         }
         if (std::count(options.special.begin(), options.special.end(), text) > 1) {
-            refuse("is there twice");
+            refuse("is given twice");
         }
     }
     const auto least = static_cast<std::int64_t>(256 + options.special.size());
@@ -295,7 +295,7 @@ BpeTrained BpeTrainer::train(const Progress& progress) {
     for (const std::uint64_t count : all.counts) out.words += count;
     if (out.words == 0) {
         throw Error::input({.field = "--data",
-                            .problem = "there is no text in it to learn from",
+                            .problem = "contains no text to train on",
                             .remedy = "give files with text"});
     }
 

@@ -151,7 +151,7 @@ void Tokenizer::Impl::index_tokens() {
             throw Error::input({.file = data.name,
                                 .field = "pre-tokenizer",
                                 .value = data.pre,
-                                .problem = "is not known",
+                                .problem = "is not supported",
                                 .remedy = std::string("supported are ") + kSupportedPreTokenizers});
         }
         pre = *kind;

@@ -65,7 +65,7 @@ std::string pre_tokenizer(const TokenizerData& data) {
         throw Error::input({.file = data.name,
                             .field = "pre-tokenizer",
                             .value = data.pre,
-                            .problem = "is not known"});
+                            .problem = "is not supported"});
     }
     if (*kind == PreTokenizer::gpt2) return byte_level(true);
     return fmt::format(

@@ -261,8 +261,8 @@ bool Checkpoints::check_tokenizer(std::int64_t step, const std::string& tokenize
         throw OtherTokenizer(
             Error::input({.file = file,
                           .problem = "was changed since the run's last checkpoint",
-                          .remedy = same ? fmt::format("put the one back that {} has", folder(step))
-                                         : "put the one back that the data was packed with"}));
+                          .remedy = same ? fmt::format("restore the one in {}", folder(step))
+                                         : "restore the one that the data was packed with"}));
     });
 }
 

@@ -37,7 +37,7 @@ class IndexReader {
             }
             throw Error::input(
                 {.file = folder,
-                 .problem = fmt::format("is no data folder: it has no {}", kDataIndexName),
+                 .problem = fmt::format("is not a data folder: it has no {}", kDataIndexName),
                  .remedy = "make one with 'millrace data pack'"});
         }
         const std::string text = read_text_file(path_, kMaxIndexBytes);

@@ -57,7 +57,7 @@ class Line {
     std::int64_t count(const char* key) const {
         const formats::JsonValue value = field(key);
         if (!value.is_number_unsigned() || value.get<std::uint64_t>() > (std::uint64_t{1} << 53)) {
-            throw wrong(key, "is no count");
+            throw wrong(key, "is not a count");
         }
         return value.get<std::int64_t>();
     }
@@ -158,7 +158,7 @@ bool has_text(const std::string& path) {
 [[noreturn]] void leave_alone(const std::string& path, const char* what) {
     throw Error::input({.file = path,
                         .problem = fmt::format("{}, and is left as it is", what),
-                        .remedy = "move it away for a log to be written there"});
+                        .remedy = "move it away so that a log can be written"});
 }
 
 // Opens the log at `path`; -1 if there is none. Links are not followed: their target does not
@@ -167,7 +167,7 @@ int open_log(const std::string& path) {
     struct stat status {};
     if (::lstat(path.c_str(), &status) != 0) {
         if (errno == ENOENT) return -1;
-        fail(path, "cannot be looked at", errno);
+        fail(path, "cannot be examined", errno);
     }
     if (S_ISLNK(status.st_mode)) leave_alone(path, "is a link, not a run's log");
     if (!S_ISREG(status.st_mode)) leave_alone(path, "is not a regular file");
@@ -181,7 +181,7 @@ int make_log(const std::string& path) {
 
 std::string all_text(int fd, const std::string& path) {
     struct stat status {};
-    if (::fstat(fd, &status) != 0) fail(path, "cannot be looked at", errno);
+    if (::fstat(fd, &status) != 0) fail(path, "cannot be examined", errno);
     const auto size = static_cast<std::size_t>(status.st_size);
     if (size > kMostBytes) leave_alone(path, "is too long for a run's log");
     std::string text(size, '\0');

@@ -235,7 +235,7 @@ ModelSpec new_spec(const NewModel& wanted, int vocab, int seq) {
     const bool gpt = spec.family == "gpt2" || neox;
     need(gpt || spec.family == "llama" || spec.family == "mistral" || spec.family == "qwen2" ||
              spec.family == "qwen3",
-         "--model", wanted.family, "is none of llama, mistral, qwen2, qwen3, gpt2, gpt-neox");
+         "--model", wanted.family, "must be llama, mistral, qwen2, qwen3, gpt2 or gpt-neox");
     need(wanted.dim >= 1, "--dim", wanted.dim, "must be at least 1");
     need(wanted.heads >= 1, "--heads", wanted.heads, "must be at least 1");
     need(wanted.kv_heads >= 0, "--kv-heads", wanted.kv_heads, "must not be negative");

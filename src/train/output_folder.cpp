@@ -92,7 +92,7 @@ void PartialFolder::put(const fs::path& target) {
     placed_ = !code;
     if (placed_) return;
     throw Error::input({.file = target.string(),
-                        .problem = "cannot be put in place: " + code.message(),
+                        .problem = "cannot be moved to its place: " + code.message(),
                         .remedy = "check the disk and the folder's permissions"});
 }
 
@@ -154,11 +154,11 @@ bool OutputFolder::has_something() const {
 void OutputFolder::check() const {
     if (!has_something()) return;
     std::error_code code;
-    if (!fs::is_directory(target_, code)) fail("is there already, and is no folder");
+    if (!fs::is_directory(target_, code)) fail("already exists, and is not a folder");
     if (const std::string what = foreign_(target_); !what.empty()) {
-        fail(fmt::format("is there already, and {}", what), "give another --out");
+        fail(fmt::format("already exists, and {}", what), "give another --out");
     }
-    if (!force_) fail("is there already", "--force replaces it");
+    if (!force_) fail("already exists", "--force replaces it");
 }
 
 void OutputFolder::clear_leftovers() const {

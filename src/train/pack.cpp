@@ -178,7 +178,7 @@ void put_tokenizer(const OutputFolder& folder, const text::Tokenizer& tokenizer,
     const auto written = text::Tokenizer::from_json_file(folder.file(kDataTokenizerName));
     if (tokenizer_hash(*written) != tokenizer_hash(tokenizer)) {
         throw Error::input({.file = source,
-                            .problem = "cannot be kept as a tokenizer.json that means the same",
+                            .problem = "cannot be written as an equivalent tokenizer.json",
                             .remedy = "give the model's own tokenizer.json"});
     }
 }
@@ -317,7 +317,8 @@ class Packer {
 
 PackResult pack(const PackOptions& options, ThreadPool& pool, const Progress& progress) {
     if (options.shard_tokens == 0) {
-        throw Error::usage({.field = "--shard-tokens", .value = "0", .problem = "is no size"});
+        throw Error::usage(
+            {.field = "--shard-tokens", .value = "0", .problem = "must be at least 1"});
     }
     if (!(options.val >= 0 && options.val < 1)) {
         throw Error::usage({.field = "--val",
@@ -346,7 +347,7 @@ PackResult pack(const PackOptions& options, ThreadPool& pool, const Progress& pr
     if (!val_files.empty()) packer.pack(val_files, val, val, std::nullopt, progress);
     if (train.stats.documents == 0) {
         throw Error::input({.file = options.data.empty() ? "" : options.data.front(),
-                            .problem = "there is no text in it",
+                            .problem = "contains no text",
                             .remedy = "give files with text"});
     }
 

@@ -128,7 +128,7 @@ void RunFolder::check_new() const {
     if (std::find(names.begin(), names.end(), kDataIndexName) != names.end()) {
         throw Error::input({.file = path_,
                             .problem = "is a folder of packed data",
-                            .remedy = "give --out a folder of its own"});
+                            .remedy = "give --out another folder"});
     }
     // Without a lock file no run was here, whatever the names are.
     const auto foreign = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
@@ -138,7 +138,7 @@ void RunFolder::check_new() const {
         throw Error::usage(
             {.file = path_,
              .problem = "there is a run here already",
-             .remedy = fmt::format("go on with it by --resume {}, or give another folder", path_)});
+             .remedy = fmt::format("resume it with --resume {}, or give another folder", path_)});
     }
     if (foreign != names.end()) {
         throw Error::input({.file = path_,

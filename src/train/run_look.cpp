@@ -142,7 +142,7 @@ void Run::sample() {
     try {
         text = sampler_->text([this] { return asked_to_stop(); });
     } catch (const std::bad_alloc&) {
-        without("there is no memory for it");
+        without("not enough memory");
     } catch (const std::exception& error) {
         without(error.what());
     }

@@ -40,7 +40,7 @@ void Run::settle_ranks() {
     if (ranks > 1 && !o_.cuda && o_.reduce == "fast") {
         throw Error::usage({.field = "--reduce",
                             .value = o_.reduce,
-                            .problem = "is NCCL's own sum, and ranks are on CPUs",
+                            .problem = "needs NCCL, but the ranks run on CPUs",
                             .remedy = "leave --reduce exact, or give --device cuda"});
     }
     if (o_.pipeline < 1) o_.validate();  // throws its error
@@ -48,7 +48,7 @@ void Run::settle_ranks() {
         throw Error::usage(
             {.field = "--pipeline",
              .value = fmt::format("{}", o_.pipeline),
-             .problem = fmt::format("{} rank{} cannot be cut into as many stages", ranks,
+             .problem = fmt::format("{} rank{} cannot be divided into that many stages", ranks,
                                     ranks == 1 ? "" : "s"),
              .remedy = fmt::format("launch a multiple of {} ranks (mpirun -n {}), or give another "
                                    "--pipeline",
@@ -152,8 +152,7 @@ void Run::make_links(const model::ModelSpec& spec) {
         throw Error::usage(
             {.field = "--micro-batches",
              .value = "1",
-             .problem = "a pipeline adds up gradients of its stages apart, which a run of one "
-                        "grain does not",
+             .problem = "a pipeline needs at least two grains",
              .remedy = resumed_ ? "leave --pipeline out: the run has one grain from its first step"
                                 : "give 2 or more"});
     }

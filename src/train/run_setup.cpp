@@ -215,7 +215,7 @@ model::ModelSpec Run::spec_to_train() {
         if (spec.diffusion && !o_.diffusion()) {
             throw Error::usage({.field = "--init",
                                 .value = o_.init,
-                                .problem = "is a model that fills in tokens",
+                                .problem = "is a diffusion model",
                                 .remedy = "give --objective diffusion"});
         }
         // A diffusion model may have a mask token that the data's tokenizer lacks.

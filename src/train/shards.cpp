@@ -63,7 +63,7 @@ ShardHeader parse_header(std::span<const std::byte> bytes, const std::string& na
     }
     if (load<std::uint32_t>(at + 28) != 0 || load<std::uint64_t>(at + 48) != 0 ||
         load<std::uint64_t>(at + 56) != 0) {
-        throw fail(name, "header", "", "has something where zeros belong");
+        throw fail(name, "header", "", "has non-zero reserved bytes");
     }
     const std::uint32_t most = header.bytes_per_token == 2 ? 1u << 16 : 1u << 31;
     if (header.vocab == 0 || header.vocab > most) {

@@ -285,8 +285,8 @@ void Run::train_steps() {
          .value = fmt::format("{}", state_.step),
          .problem = fmt::format("{} steps in a row had no finite gradient (--max-skips)",
                                 state_.skipped_in_row),
-         .remedy = "resume from the last checkpoint is no help; start again with a smaller --lr, a "
-                   "longer --warmup, or look at the data"});
+         .remedy = "resuming from the last checkpoint will not help: start again with a smaller "
+                   "--lr or a longer --warmup, or check the data"});
 }
 
 // Validation that a stop prevented at the last step, and the report. If nothing was done, the
@@ -398,7 +398,8 @@ TrainResult train(const TrainOptions& options, const TrainEvents& events, comm::
     comm::Comm alone;
     comm::Comm& ranks = comm ? *comm : alone;
     if (options.out.empty()) {
-        throw Error::usage({.field = "--out", .problem = "say where the run is to be kept"});
+        throw Error::usage(
+            {.field = "--out", .problem = "is missing: the folder to store the run in"});
     }
     TrainState state;
     state.options = options;
@@ -425,10 +426,10 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
             throw Error::input(
                 {.file = run,
                  .problem = "is one checkpoint of a run",
-                 .remedy = fmt::format("give --resume {}: it goes on from the newest", whole)});
+                 .remedy = fmt::format("give --resume {}: it resumes from the newest", whole)});
         }
         throw Error::input({.file = run,
-                            .problem = "there is no checkpoint to go on from",
+                            .problem = "there is no checkpoint to resume from",
                             .remedy = "start a run with --data and --out"});
     }
     std::unique_ptr<RunFolder> folder;

@@ -147,7 +147,7 @@ int comm_bench(const BenchCommOptions& options, comm::Comm& comm) {
 void add_bench_comm(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchCommOptions>();
     const Command command =
-        bench.add_subcommand("comm", "What ranks exchange: right, and how fast");
+        bench.add_subcommand("comm", "Collectives between ranks: correctness and speed");
     command.add_option("--size", options->sizes, "Floats, one measurement each")
         .separated_by(',')
         .range(std::int64_t{0}, std::int64_t{1} << 32)

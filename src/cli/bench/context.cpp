@@ -45,14 +45,15 @@ void require(const BenchContextOptions& options) {
         throw Error::usage(
             {.field = "--tokens",
              .value = std::to_string(options.tokens),
-             .problem = fmt::format("nothing of them leaves a cache of {} keys", options.cap),
+             .problem =
+                 fmt::format("fit into the cache of {} keys, so nothing is evicted", options.cap),
              .remedy = "give more, or a smaller --cap"});
     }
     if (!options.text.empty() && options.shared.model.starts_with(model::kRandomPrefix)) {
         throw Error::usage({.field = "--text",
                             .value = options.text,
                             .problem = "random weights predict nothing, and have no tokenizer",
-                            .remedy = "leave it away, or name a model with trained weights"});
+                            .remedy = "leave it out, or name a model with trained weights"});
     }
 }
 

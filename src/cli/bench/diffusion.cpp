@@ -175,11 +175,10 @@ int diffusion_bench(BenchDiffusionOptions options) {
     std::vector<diffusion::Rung> rungs;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         if (!model.spec.diffusion) {
-            throw Error::usage(
-                {.field = "MODEL",
-                 .value = model.source,
-                 .problem = "makes tokens one after another",
-                 .remedy = "name a model that fills in tokens, or use bench decode"});
+            throw Error::usage({.field = "MODEL",
+                                .value = model.source,
+                                .problem = "is an autoregressive model",
+                                .remedy = "name a diffusion model, or use bench decode"});
         }
         prompt = text.empty() ? fusion::made_up_ids(options.prompt, model.spec.vocab)
                               : decode::encode_prompt(model, text);
@@ -250,7 +249,7 @@ int diffusion_bench(BenchDiffusionOptions options) {
 void add_bench_diffusion(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchDiffusionOptions>();
     const Command command = bench.add_subcommand(
-        "diffusion", "What samplers, passes and strategies are worth when tokens are filled in");
+        "diffusion", "Speed of diffusion models by sampler, passes and strategy");
     add_model_options(command, options->shared);
     command.add_option("--blocks", options->blocks, "Tokens of a block")
         .separated_by(',')
@@ -261,14 +260,14 @@ void add_bench_diffusion(const Command& bench, Action& action) {
     command.add_option("--prompt", options->prompt, "Made-up tokens before the first block")
         .range(1, 1 << 20)
         .shows_default();
-    command.add_option("-n,--tokens", options->tokens, "Tokens that are filled in")
+    command.add_option("-n,--tokens", options->tokens, "Tokens to generate")
         .range(1, 1 << 20)
         .shows_default();
     command.add_option("--threshold", options->threshold, "Of the strategy dynamic")
         .range(0.0, 1.0)
         .shows_default();
     command.add_flag("--prefix-cache", options->prefix_cache,
-                     "Full attention: keep what lies before a block while it is filled in");
+                     "With full attention: cache the keys and values before a block");
     command.add_option("--top-k", options->sampling.top_k, "Choose among so many; 0: all")
         .range(0, 1 << 30)
         .shows_default();

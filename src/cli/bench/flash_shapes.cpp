@@ -37,7 +37,7 @@ int number(std::string_view shape, std::string_view text, const char* what, int 
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
     if (error != std::errc() || end != text.data() + text.size() || n < 1 || n > most) {
         refuse(shape,
-               fmt::format("has {} '{}', which is no number from 1 to {}", what, text, most));
+               fmt::format("has {} '{}', which is not a number from 1 to {}", what, text, most));
     }
     return n;
 }
@@ -55,7 +55,7 @@ ops::AttentionMask mask_from(std::string_view shape, std::string_view text) {
         return {Kind::causal, 1, window,
                 parts.size() == 3 ? number(shape, parts[2], "sinks", kMost) : 0};
     }
-    refuse(shape, fmt::format("has the mask '{}', which is none of full, causal, "
+    refuse(shape, fmt::format("has the mask '{}', which is not one of full, causal, "
                               "block-causal/BLOCK, window/WINDOW and window/WINDOW/SINKS",
                               text));
 }
@@ -90,8 +90,7 @@ FlashShape flash_shape(std::string_view text) {
     if (parts.size() == 7) {
         const std::optional<DType> type = dtype_from_name(parts[6]);
         if (type != DType::bf16 && type != DType::f16 && type != DType::f32) {
-            refuse(text,
-                   fmt::format("has the type '{}', which is none of bf16, f16 and f32", parts[6]));
+            refuse(text, fmt::format("has the type '{}', but must be bf16, f16 or f32", parts[6]));
         }
         shape.dtype = *type;
     }

@@ -20,10 +20,11 @@ void require_context(const model::ModelSpec& spec, int seq) {
 model::ModelSpec next_token_spec(const std::string& model, int seq) {
     model::ModelSpec spec = model::trainable_spec(model::planned_model(named_model(model)).spec);
     if (spec.diffusion) {
-        throw Error::usage({.field = "model",
-                            .value = model,
-                            .problem = "fills in tokens, and this trains the next token",
-                            .remedy = "name another model"});
+        throw Error::usage(
+            {.field = "model",
+             .value = model,
+             .problem = "is a diffusion model; this benchmark needs an autoregressive one",
+             .remedy = "name another model"});
     }
     require_context(spec, seq);
     return spec;

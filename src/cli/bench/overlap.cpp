@@ -42,7 +42,7 @@ overlap::Options checked_measure(const BenchOverlapOptions& options) {
     if (!std::has_single_bit(static_cast<unsigned>(measure.ranks))) {
         throw Error::usage({.field = "--ranks",
                             .value = std::to_string(measure.ranks),
-                            .problem = "is no power of two",
+                            .problem = "is not a power of two",
                             .remedy = "give one from 2 to 64"});
     }
     return measure;

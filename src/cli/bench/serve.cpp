@@ -232,7 +232,7 @@ void require_sense(const BenchServeOptions& options) {
     if (shape.shared_prefix >= shape.input) {
         throw Error::usage({.field = "--shared-prefix",
                             .value = std::to_string(shape.shared_prefix),
-                            .problem = "leaves no token of its own to a prompt",
+                            .problem = "leaves no token that differs between prompts",
                             .remedy = "give less than --input"});
     }
     if (options.url.empty() && !options.key.empty()) {
@@ -292,7 +292,7 @@ void add_bench_serve(const Command& bench_command, Action& action) {
         .shown_as("URL");
     command.add_option("--api-key", options->key, "Its key").shown_as("KEY");
     command.add_flag("--prompt-text", options->shape.text,
-                     "Prompts are words, for a server that takes no token ids");
+                     "Send prompts as words, for a server that does not accept token ids");
     command
         .add_option("--vocab", options->shape.vocab,
                     "Token ids of prompts are below this; the model's, where that is known")

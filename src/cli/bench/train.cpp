@@ -54,14 +54,14 @@ model::ModelSpec objective_spec(const BenchTrainOptions& options) {
     if (spec.diffusion && objective == "ar") {
         throw Error::usage({.field = "--objective",
                             .value = objective,
-                            .problem = "the model fills in tokens",
+                            .problem = "this is a diffusion model",
                             .remedy = "use --objective diffusion"});
     }
     if (objective == "ar") {
         if (options.block == 0) return spec;
         throw Error::usage({.field = "--block",
                             .value = std::to_string(options.block),
-                            .problem = "is of --objective diffusion",
+                            .problem = "only applies with --objective diffusion",
                             .remedy = "leave it out, or give that"});
     }
     const int usual = spec.diffusion && spec.diffusion->block > 0 ? spec.diffusion->block : 0;
@@ -258,8 +258,8 @@ int train_bench(const BenchTrainOptions& options) {
         throw Error::usage(
             {.field = "--grains",
              .value = fmt::format("{}", options.grains),
-             .problem =
-                 fmt::format("is no power of two that divides --accumulate {}", options.accumulate),
+             .problem = fmt::format("is not a power of two that divides --accumulate {}",
+                                    options.accumulate),
              .remedy = "give one that does"});
     }
     measure.engine.grains = options.grains;
@@ -291,7 +291,7 @@ int train_bench(const BenchTrainOptions& options) {
 void add_bench_train(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchTrainOptions>();
     const Command command = bench.add_subcommand(
-        "train", "Tokens a second of training, against what the device multiplies at most");
+        "train", "Training tokens per second, and the share of the device's peak");
     command
         .add_option("model", options->model,
                     "Whose shape it is: random:SHAPE, or a model's file or folder")
@@ -318,7 +318,7 @@ void add_bench_train(const Command& bench, Action& action) {
         .add_option("--block", options->block,
                     "diffusion: tokens of a block; else the model's, or 16")
         .range(1, 1 << 20);
-    command.add_option("--recompute", options->recompute, "What is made again in the backward")
+    command.add_option("--recompute", options->recompute, "What to recompute in the backward pass")
         .one_of({"none", "light", "full"})
         .shows_default();
     command

@@ -74,7 +74,7 @@ void save_chat(const std::string& path, const std::string& model,
             load_chat(path);
         } catch (const Error&) {
             throw Error::input({.file = path,
-                                .problem = "is there, and is not a saved conversation",
+                                .problem = "exists and is not a saved conversation",
                                 .remedy = "choose another name"});
         }
     }

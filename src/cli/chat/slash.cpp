@@ -25,7 +25,7 @@ constexpr Known kCommands[] = {
     {"/system", "[WORDS]", "show the system prompt, or set it for the answers to come"},
     {"/seed", "[N]", "show the seed, or set it for the answers to come"},
     {"/save", "FILE", "write the conversation to a file"},
-    {"/load", "FILE", "go on with a conversation from a file"},
+    {"/load", "FILE", "continue a conversation from a file"},
     {"/stats", "", "tokens, speed, and how full the context is"},
     {"/exit", "", "leave; also /bye and Ctrl-D"},
     {"/bye", "", nullptr},
@@ -101,10 +101,10 @@ void explain(const std::string& word) {
     std::vector<std::string> names;
     for (const Known& known : kCommands) names.emplace_back(known.name);
     const std::string near = nearest(word, names);
-    say(fmt::format(
-        "millrace: {}: there is no such command{}; /help lists them, and a message that "
-        "begins with a slash is written with two",
-        one_line(word), near.empty() ? "" : fmt::format("; did you mean {}?", near)));
+    say(
+        fmt::format("millrace: {}: unknown command{}; /help lists them, and a message that "
+                    "begins with a slash is written with two",
+                    one_line(word), near.empty() ? "" : fmt::format("; did you mean {}?", near)));
 }
 
 }  // namespace

@@ -83,7 +83,7 @@ bool Transfers::moved() {
     const std::size_t before = pending_.size();
     std::erase_if(pending_, [&](const Pending& t) { return comm_->messages_->done(t.transfer); });
     if (before > 0 && comm_->messages_->out_of_step()) {
-        throw LostRank({.problem = "a rank sent what this one did not expect",
+        throw LostRank({.problem = "a rank sent an unexpected message",
                         .remedy = "report this, with the commands of all ranks"});
     }
     return pending_.size() < before;
@@ -98,7 +98,7 @@ void Transfers::finish() {
             idle = 0;
             continue;
         }
-        if (comm_->cancelled_) throw LostRank({.problem = "this rank ends"});
+        if (comm_->cancelled_) throw LostRank({.problem = "this rank is shutting down"});
         if (comm_->timeout_.count() > 0 && Clock::now() - last > comm_->timeout_) {
             std::vector<int> silent;
             for (const Pending& t : pending_) silent.push_back(t.peer);
@@ -132,7 +132,7 @@ LostRank Comm::lost(std::vector<int> silent) {
     silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
     return LostRank({.problem = fmt::format("rank {} has not answered for {:g} s",
                                             fmt::join(silent, ", "), timeout_.count()),
-                     .remedy = "see its output; a longer --comm-timeout waits longer"});
+                     .remedy = "check its output, or raise --comm-timeout"});
 }
 
 Comm::Comm() = default;

@@ -126,10 +126,10 @@ class NcclLink : public DeviceLink {
         throw LostRank({.field = "NCCL",
                         .value = what,
                         .problem = said && *said ? fmt::format("{}: {}", problem, said) : problem,
-                        .remedy = "see what other ranks say; NCCL_DEBUG=WARN tells more"});
+                        .remedy = "check the other ranks' output; NCCL_DEBUG=WARN shows more"});
     }
     void require_open() const {
-        if (!nccl_) throw LostRank({.problem = "this rank ends"});
+        if (!nccl_) throw LostRank({.problem = "this rank is shutting down"});
     }
     // Waits until the last call has completed on the host.
     void settle(const char* what) {
@@ -149,7 +149,7 @@ class NcclLink : public DeviceLink {
             check(state, "the work of other ranks");
             if (comm_.cancelled()) {
                 abort();
-                throw LostRank({.problem = "this rank ends"});
+                throw LostRank({.problem = "this rank is shutting down"});
             }
             if (comm_.timeout().count() > 0 && Clock::now() - start > comm_.timeout()) give_up();
             Transfers::rest(idle);

@@ -183,11 +183,11 @@ DeviceArena::DeviceArena(std::string purpose, std::size_t bytes)
     const cudaError_t status = cudaMalloc(&data, size_);
     if (status == cudaErrorMemoryAllocation) {
         cudaGetLastError();
-        throw OutOfMemory({.field = purpose_,
-                           .value = format_bytes(size_),
-                           .problem = "the GPU has no room for it (" +
-                                      format_bytes(device()->free_bytes) + " free)",
-                           .remedy = remedy_of(status)});
+        throw OutOfMemory(
+            {.field = purpose_,
+             .value = format_bytes(size_),
+             .problem = "not enough GPU memory (" + format_bytes(device()->free_bytes) + " free)",
+             .remedy = remedy_of(status)});
     }
     MR_CUDA_CALL(status);
     data_ = static_cast<std::byte*>(data);

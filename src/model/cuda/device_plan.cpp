@@ -74,7 +74,7 @@ void require_device_shape(const Model& model) {
         throw Error::input({.file = model.source,
                             .field = "head size",
                             .value = std::to_string(spec.head_dim),
-                            .problem = "the GPU engine takes heads of a multiple of " +
+                            .problem = "the GPU engine needs a multiple of " +
                                        std::to_string(kHeadUnit) + " up to " +
                                        std::to_string(kMostHead),
                             .remedy = "use --device cpu"});

@@ -164,12 +164,12 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
         });
         if (there != beside.end() && !one_file) {
             throw Error::usage({.file = there->string(),
-                                .problem = "this file is there already",
+                                .problem = "this file already exists",
                                 .remedy = "give another folder, or --force to replace it"});
         }
         if (there != beside.end()) {
             left = fmt::format(
-                "{} is there already and stays: only the weights were written, and a reader takes "
+                "{} already exists and is kept: only the weights were written, and a reader takes "
                 "their configuration and tokenizer from that folder (--force replaces them)",
                 there->string());
         }
@@ -182,7 +182,7 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
     if (options.type && is_quantised(*options.type)) {
         throw Error::usage({.field = "--type",
                             .value = dtype_name(*options.type),
-                            .problem = "safetensors hold f32, f16 and bf16",
+                            .problem = "safetensors supports f32, f16 and bf16",
                             .remedy = "choose one of these, or an output that ends in .gguf"});
     }
 
@@ -235,8 +235,8 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
     if (!left.empty()) result.notes.push_back(left);
     if (copies.empty() && !made && tokenizer) {
         result.notes.push_back(
-            "the tokenizer has no tokenizer.json form and is not part of the output: "
-            "give the source to --tokenizer");
+            "the tokenizer cannot be written as tokenizer.json and is not part of the output: pass "
+            "the source to --tokenizer");
     }
     return result;
 }

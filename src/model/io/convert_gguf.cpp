@@ -114,14 +114,13 @@ void require_diffusion_can_be_held(const ModelSpec& spec, const std::string& fil
     }
     if (spec.diffusion->sub_block > 0 && spec.family != "fast-dllm") {
         reject("sub-block", fmt::format("{}", spec.diffusion->sub_block),
-               fmt::format("blocks of the family {} are filled in as a whole", spec.family));
+               fmt::format("the family {} has no sub-blocks", spec.family));
     }
     const bool llama_layers = spec.norm == NormKind::rms && spec.gated && !spec.mlp_bias &&
                               spec.residual == Residual::sequential && !spec.learned_positions;
     if (!llama_layers) {
         reject("layers", {},
-               fmt::format("{} has models that fill in tokens with the layers of Llama and Qwen "
-                           "alone",
+               fmt::format("{} supports diffusion models only with the layers of Llama and Qwen",
                            kPath));
     }
 }
@@ -132,7 +131,7 @@ Windows windows_of(const ModelSpec& spec, const std::string& file) {
         throw Error::input({.file = file,
                             .field = "scale of scores",
                             .value = fmt::format("{}", spec.scale),
-                            .problem = fmt::format("{} has only the usual one", kPath),
+                            .problem = fmt::format("{} supports only the default", kPath),
                             .remedy = kRemedy});
     }
     Windows out;

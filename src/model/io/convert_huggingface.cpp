@@ -37,7 +37,7 @@ double shortest(float value) { return std::stod(fmt::format("{}", value)); }
     throw Error::input({.file = file,
                         .field = field,
                         .value = std::move(value),
-                        .problem = "a Hugging Face configuration of this family cannot say this",
+                        .problem = "config.json of this family has no key for this",
                         .remedy = "convert to GGUF instead"});
 }
 

@@ -88,7 +88,7 @@ struct Numbers {
         const auto value = object.find_set(kKey);
         if (!value) return;
         const auto one = [&](JsonValue id) {
-            if (!id.is_number()) fail(file, kKey, {}, "must be a number or a list of such");
+            if (!id.is_number()) fail(file, kKey, {}, "must be a number or a list of numbers");
             add_end(to, id.get<double>(), vocab);
         };
         if (!value->is_array()) return one(*value);
@@ -127,8 +127,7 @@ Generation huggingface_generation(const std::string& folder, JsonValue config,
             !value || (value->is_number() && value->get<double>() == known.neutral) ||
             (value->is_boolean() && !value->get<bool>()) || (value->is_array() && value->empty());
         if (neutral) continue;
-        notes.push_back(
-            fmt::format("generation_config.json has {}, which is not obeyed", known.key));
+        notes.push_back(fmt::format("generation_config.json has {}, which is ignored", known.key));
     }
     if (const auto sample = object.find_set("do_sample")) {
         if (!sample->is_boolean()) fail(file, "do_sample", {}, "must be true or false");

@@ -45,13 +45,13 @@ struct Found {
         if (unknown.empty() && unable.empty()) return;
         std::vector<std::string> all = unknown.empty() ? unable : unknown;
         for (std::string& key : all) key = formats::printable(key);
-        const char* problem =
-            unknown.empty() ? "ask for something that this engine has not"
-                            : "this engine does not know them: they may change what the model says";
+        const char* problem = unknown.empty()
+                                  ? "ask for a feature that this engine lacks"
+                                  : "unknown to this engine: they may change the model's output";
         throw Error::input({.file = file,
                             .field = fmt::format("keys {}", fmt::join(all, ", ")),
                             .problem = problem,
-                            .remedy = fmt::format("--ignore-key {} runs the model without",
+                            .remedy = fmt::format("--ignore-key {} loads the model anyway",
                                                   fmt::join(all, " --ignore-key "))});
     }
     void note_absent(std::span<const std::string> wanted, std::vector<std::string>& notes) const {
@@ -74,8 +74,8 @@ void require_known_keys(const formats::GgufFile& file, const std::string& arch,
         throw Error::input({.file = file.path(),
                             .field = "general.type",
                             .value = formats::printable(*type),
-                            .problem = "this file holds no whole model",
-                            .remedy = "give the model that it belongs to"});
+                            .problem = "this file is not a whole model",
+                            .remedy = "give the model it belongs to"});
     }
     for (const std::string& key : file.keys()) {
         if (has(ignored, key)) found.ignored.push_back(key);

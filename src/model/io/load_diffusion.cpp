@@ -23,14 +23,12 @@ constexpr int kSdarBlock = 4;
 constexpr int kFastBlock = 32;
 constexpr int kFastSubBlock = 8;
 
-constexpr const char* kNoMask =
-    "the field is missing: the id of the token that stands for an unknown one";
+constexpr const char* kNoMask = "the field is missing: the id of the mask token";
 
 int read_block(const Config& config, const char* key, std::optional<int> fallback) {
     const auto value = config.find_int(key);
     if (!value && !fallback) {
-        config.fail(key, "the field is missing: how many tokens are filled in together",
-                    "add it to config.json");
+        config.fail(key, "the field is missing: the block size", "add it to config.json");
     }
     const int block = value.value_or(fallback.value_or(0));
     if (block < 1) config.fail(key, "must be at least 1");
@@ -55,8 +53,7 @@ int read_gguf_block(const formats::GgufFile& file, const std::string& key) {
                             .field = key,
                             .value = value ? fmt::format("{}", *value) : "",
                             .problem = value ? "must be at least 1 and no more than the context"
-                                             : "the key is missing: how many tokens are filled in "
-                                               "together"});
+                                             : "the key is missing: the block size"});
     }
     return static_cast<int>(*value);
 }
@@ -89,10 +86,10 @@ void read_diffusion(const Config& config, ModelSpec& spec, std::vector<std::stri
         if (published) fallback = kSdarBlock;
         out.block = read_block(config, "block_size", fallback);
         if (!config.find("block_size")) {
-            notes.push_back(fmt::format(
-                "config.json has no block_size: {} is taken, which SDAR's models have that have no "
-                "number of tokens in their names",
-                kSdarBlock));
+            notes.push_back(
+                fmt::format("config.json has no block_size: assuming {}, the block size of SDAR "
+                            "models without one in their names",
+                            kSdarBlock));
         }
     } else if (spec.family == "fast-dllm") {
         out.block = read_block(config, "bd_size", kFastBlock);

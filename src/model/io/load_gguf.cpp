@@ -201,9 +201,9 @@ ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored,
     if (!embedding || embedding->view.shape.rank != 2) {
         throw Error::input({.file = file.path(),
                             .field = "tensor token_embd.weight",
-                            .problem = embedding ? "has not two dimensions"
+                            .problem = embedding ? "must have two dimensions"
                                                  : "the file has no such tensor: it holds no model",
-                            .remedy = "a vocabulary-only file serves to tokenize, not to run"});
+                            .remedy = "a vocabulary-only file can only be used to tokenize"});
     }
     spec.vocab = static_cast<int>(std::min<std::int64_t>(embedding->view.dim(0), 1 << 30));
 

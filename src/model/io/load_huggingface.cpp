@@ -181,8 +181,8 @@ std::vector<bool> read_layer_types(const Config& config, int layers) {
     for (std::size_t i = 0; i < slides.size(); ++i) {
         slides[i] = (*types)[i] == "sliding_attention";
         if (!slides[i] && (*types)[i] != "full_attention") {
-            config.fail("layer_types", "names a kind of attention that is not supported",
-                        "full_attention and sliding_attention are");
+            config.fail("layer_types", "has an unsupported attention type",
+                        "supported are full_attention and sliding_attention");
         }
     }
     return slides;
@@ -201,12 +201,12 @@ void read_windows(const Config& config, ModelSpec& spec) {
     std::vector<bool> slides = read_layer_types(config, spec.layers);
     const auto sliding = std::count(slides.begin(), slides.end(), true);
     if (sliding > 0 && window == 0) {
-        config.fail("layer_types", "some layers slide, and there is no sliding window",
+        config.fail("layer_types", "has sliding layers, but there is no sliding window",
                     qwen ? "set use_sliding_window and sliding_window" : "set sliding_window");
     }
     if (!qwen) {
         if (config.find("layer_types") && window > 0 && sliding != spec.layers) {
-            config.fail("layer_types", "the layers of this architecture all slide or none does");
+            config.fail("layer_types", "in this architecture, all layers must slide, or none");
         }
         slides.assign(slides.size(), true);
     } else if (!config.find("layer_types")) {

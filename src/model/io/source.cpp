@@ -205,10 +205,9 @@ void Source::untie_other_head() {
         return;
     }
     spec.tied_embeddings = false;
-    notes.push_back(
-        fmt::format("{} says that the head is the embedding, and {} holds another head: that one "
-                    "is used",
-                    path, formats::printable(head->name)));
+    notes.push_back(fmt::format(
+        "{} ties the head to the embedding, but there is a separate head, {}: using that", path,
+        formats::printable(head->name)));
 }
 
 std::optional<std::int64_t> checkpoint_step(const std::string& name) {

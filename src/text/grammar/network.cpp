@@ -249,12 +249,11 @@ void Network::finish() {
         }
     }
     if (need_[rules_[kMain]] > kMostHeight) {
-        throw Error::input(
-            {.field = path_,
-             .problem =
-                 fmt::format("no value of at most {} levels fits this schema", kMostHeight + 1),
-             .remedy = "look for members that are required inside of themselves, and for keywords "
-                       "that exclude each other"});
+        throw Error::input({.field = path_,
+                            .problem = fmt::format("no value of at most {} levels fits this schema",
+                                                   kMostHeight + 1),
+                            .remedy = "look for required properties that contain themselves, and "
+                                      "for keywords that exclude each other"});
     }
 }
 

@@ -18,9 +18,10 @@ std::optional<Network> network_of_response_format(formats::JsonValue format,
     if (type == "text") return std::nullopt;
     if (type == "json_object") return network_of_any_object();
     if (!(type == "json_schema")) {
-        throw Error::input({.field = path + ".type",
-                            .problem = fmt::format("{} is no format", printable(type.shown(), 100)),
-                            .remedy = "take text, json_object or json_schema"});
+        throw Error::input(
+            {.field = path + ".type",
+             .problem = fmt::format("{} is not a supported format", printable(type.shown(), 100)),
+             .remedy = "use text, json_object or json_schema"});
     }
     const std::string inside = path + ".json_schema";
     const formats::JsonValue given = format["json_schema"];

@@ -110,7 +110,7 @@ class FactReader {
                 if (name == known) return bits;
             }
             throw nodes_.error_at(id, "type",
-                                  fmt::format("{} is no type", printable(name.shown(), 100)));
+                                  fmt::format("{} is not a type", printable(name.shown(), 100)));
         };
         std::uint32_t types = 0;
         if (type->is_array()) {
@@ -169,7 +169,7 @@ class FactReader {
         const auto value = schema.find(keyword);
         if (!value) return std::nullopt;
         if (!value->is_integer_in(0, INT64_MAX)) {
-            throw nodes_.error_at(id, keyword, "is no whole number from 0 on");
+            throw nodes_.error_at(id, keyword, "must be an integer of at least 0");
         }
         return static_cast<std::uint32_t>(
             std::min<std::int64_t>(value->get<std::int64_t>(), kUnbounded - 1));
@@ -207,7 +207,7 @@ class FactReader {
             if (!decimal) {
                 throw nodes_.error_at(
                     id, keyword,
-                    fmt::format("has more than {} digits before or behind the point", kMostDigits));
+                    fmt::format("has more than {} digits before or after the point", kMostDigits));
             }
             auto& kept = is_low ? facts_.numbers.low : facts_.numbers.high;
             const int order = kept ? compare(*decimal, kept->value) * (is_low ? 1 : -1) : 1;
@@ -287,9 +287,9 @@ void FactReader::read_object() {
                 if (said && !object.more) {
                     throw nodes_.error_at(
                         id, "required",
-                        fmt::format("'{}' is no property, and additionalProperties "
-                                    "allows no other",
-                                    printable(name.text(), 100)));
+                        fmt::format(
+                            "'{}' is not a property, and additionalProperties allows no other",
+                            printable(name.text(), 100)));
                 }
                 object.properties.push_back({std::string(name.text()), object.others});
             }

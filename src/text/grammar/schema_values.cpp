@@ -65,7 +65,7 @@ StateId SchemaCompiler::string(const Facts& facts) {
     if (facts.format && pattern.empty()) {
         throw nodes_.error_at(node, keyword,
                               fmt::format("'{}' is not supported", printable(text, 100)),
-                              "leave it out, or take one of " + supported_formats());
+                              "leave it out, or use one of " + supported_formats());
     }
     const auto [made, fresh] = scalars_.try_emplace(
         fmt::format("string {} {} {}", facts.min_length, facts.max_length, pattern));

@@ -116,11 +116,12 @@ void check_tools(std::span<const Tool> tools, const std::string& path) {
     std::set<std::string_view> names;
     for (const Tool& tool : tools) {
         if (!good_name(tool.name)) {
-            throw wrong(path, fmt::format("'{}' is no name of a tool", printable(tool.name, 100)),
-                        "take 1 to 64 letters, digits, _ and -");
+            throw wrong(path,
+                        fmt::format("'{}' is not a valid tool name", printable(tool.name, 100)),
+                        "use 1 to 64 letters, digits, _ and -");
         }
         if (!names.insert(tool.name).second) {
-            throw wrong(path, fmt::format("'{}' is there twice", tool.name));
+            throw wrong(path, fmt::format("'{}' is given twice", tool.name));
         }
     }
 }
@@ -157,15 +158,15 @@ std::optional<ToolChoice> read_tool_choice(JsonValue choice, std::span<const Too
     if (choice == "required") return ToolChoice{.required = true, .several = several};
     const JsonValue name = choice["function"]["name"];
     if (!(choice["type"] == "function") || !name.is_string()) {
-        throw wrong(path, fmt::format("{} is no choice", printable(choice.shown(), 100)),
-                    "take auto, none, required or {\"type\": \"function\", \"function\": "
+        throw wrong(path, fmt::format("{} is not a choice", printable(choice.shown(), 100)),
+                    "use auto, none, required or {\"type\": \"function\", \"function\": "
                     "{\"name\": NAME}}");
     }
     for (const Tool& tool : tools) {
         if (name == tool.name) return ToolChoice{true, tool.name, false};
     }
     throw wrong(path + ".function.name",
-                fmt::format("'{}' is none of the tools", printable(name.text(), 100)));
+                fmt::format("'{}' is not one of the tools", printable(name.text(), 100)));
 }
 
 Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice,

@@ -100,7 +100,7 @@ void Vocabulary::require_all_bytes(const Tokenizer& tokenizer) const {
              .problem = fmt::format("its vocabulary has no token for the byte 0x{:02X}, so it "
                                     "cannot write every JSON text",
                                     byte),
-             .remedy = "take a model whose tokenizer has tokens for all bytes"});
+             .remedy = "use a model whose tokenizer has tokens for all bytes"});
     }
 }
 

@@ -211,7 +211,7 @@ void Evaluator::assign(const Expr& target, const Value& value) {
     if (target.kind == ExprKind::attribute) {
         const Value space = variable(target.parts[0]->name);
         const auto* held = space.get<Namespace*>();
-        if (!held) throw Failure{"'" + target.parts[0]->name + "' is no namespace()"};
+        if (!held) throw Failure{"'" + target.parts[0]->name + "' is not a namespace()"};
         for (auto& [name, member] : (*held)->members) {
             if (name == target.name) {
                 member = value;

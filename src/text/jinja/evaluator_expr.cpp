@@ -62,7 +62,7 @@ Value Evaluator::evaluate_here(const Expr& expr) {
         case ExprKind::test: {
             const Value input = part(0);
             const Test test = find_test(expr.name);
-            if (!test) throw Failure{"the test '" + expr.name + "' is not known"};
+            if (!test) throw Failure{"the test '" + expr.name + "' is not supported"};
             return test(context_, input, arguments(expr));
         }
         case ExprKind::negate:
@@ -141,7 +141,7 @@ Value Evaluator::compare(const Expr& expr) {
 
 Value Evaluator::apply_filter(const Expr& expr, const Value& input) {
     const Filter filter = find_filter(expr.name);
-    if (!filter) throw Failure{"the filter '" + expr.name + "' is not known"};
+    if (!filter) throw Failure{"the filter '" + expr.name + "' is not supported"};
     return filter(context_, input, arguments(expr));
 }
 
@@ -182,7 +182,7 @@ Value Evaluator::call(const Value& callee, const Args& args, std::string_view na
         return call_function(context_, *function, args);
     }
     if (callee.is_undefined()) {
-        throw Failure{"'" + std::string(name) + "' is not known and cannot be called"};
+        throw Failure{"'" + std::string(name) + "' is not a function or macro"};
     }
     throw Failure{"calls a value of type " + std::string(callee.type_name())};
 }

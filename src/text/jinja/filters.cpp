@@ -166,7 +166,7 @@ Value round_filter(Context&, const Value& input, const Args& args) {
     const double scale = std::pow(10.0, static_cast<double>(digits));
     if (method == "ceil") return std::ceil(value * scale) / scale;
     if (method == "floor") return std::floor(value * scale) / scale;
-    if (method != "common") throw Failure{"round by '" + method + "' is not known"};
+    if (method != "common") throw Failure{"round by '" + method + "' is not supported"};
     if (input.get<std::int64_t>() && digits >= 0) return input;
     // Rounds by the decimal digits, as Python does: 2.675 is slightly less than it looks.
     if (digits >= 0) {
@@ -195,7 +195,7 @@ Value format_filter(Context& context, const Value& input, const Args& args) {
         return percent_format(context, to_text(context.budget, input),
                               Value::list(args.positional, true));
     }
-    throw Failure{"format with named arguments is not known"};
+    throw Failure{"format with named arguments is not supported"};
 }
 
 Value wordcount_filter(Context& context, const Value& input, const Args& args) {

@@ -9,7 +9,7 @@ namespace {
 
 Value need_filter(Context& context, std::string_view name, const Value& input, const Args& args) {
     const Filter filter = find_filter(name);
-    if (!filter) throw Failure{"the filter '" + std::string(name) + "' is not known"};
+    if (!filter) throw Failure{"the filter '" + std::string(name) + "' is not supported"};
     return filter(context, input, args);
 }
 
@@ -126,7 +126,7 @@ Value sort_filter(Context& context, const Value& input, const Args& args) {
 Value dictsort_filter(Context& context, const Value& input, const Args& args) {
     const auto a = args.bind("dictsort", {"case_sensitive", "by", "reverse"});
     const std::string by = a[1].is_undefined() ? "key" : need_text("dictsort", a[1]).bytes();
-    if (by != "key" && by != "value") throw Failure{"dictsort by '" + by + "' is not known"};
+    if (by != "key" && by != "value") throw Failure{"dictsort by '" + by + "' is not supported"};
     if (!input.as_map()) {
         throw Failure{"dictsort wants a mapping, not " + std::string(input.type_name())};
     }
@@ -231,7 +231,7 @@ Value choose_filter(Context& context, const Value& input, const Args& args) {
     if (args.positional.size() > skip) {
         const std::string& name = need_text("select", args.positional[skip]).bytes();
         test = find_test(name);
-        if (!test) throw Failure{"the test '" + name + "' is not known"};
+        if (!test) throw Failure{"the test '" + name + "' is not supported"};
         rest.positional.assign(args.positional.begin() + static_cast<std::ptrdiff_t>(skip) + 1,
                                args.positional.end());
     }

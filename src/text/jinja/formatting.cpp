@@ -118,7 +118,7 @@ MarkedText percent_format(Context& context, const MarkedText& format, const Valu
         out.append(format, i, percent);
         if (percent == text.size()) break;
         i = percent + 1;
-        if (i < text.size() && text[i] == '(') throw Failure{"formats by name, which is not known"};
+        if (i < text.size() && text[i] == '(') throw Failure{"formats by name are not supported"};
         const Place place = read_place(text, i);
         switch (place.letter) {
             case '%':
@@ -148,7 +148,7 @@ MarkedText percent_format(Context& context, const MarkedText& format, const Valu
                            place.left, place.zero && !place.left ? '0' : ' ', out);
                 break;
             default:
-                throw Failure{std::string("the format %") + place.letter + " is not known"};
+                throw Failure{std::string("the format %") + place.letter + " is not supported"};
         }
     }
     if (list && next < list->items.size()) throw Failure{"a format has fewer places than values"};

@@ -155,7 +155,7 @@ class StatementParser {
             node.kind = word == "break" ? NodeKind::leave : NodeKind::next;
             end_tag();
         } else {
-            tokens_.fail("the tag '" + word + "' is not known");
+            tokens_.fail("the tag '" + word + "' is not supported");
         }
         return node;
     }
@@ -188,7 +188,7 @@ class StatementParser {
         if (!tokens_.take_name("in")) tokens_.unexpected();
         node.expr = expressions_.tuple_or_one(false);
         if (tokens_.take_name("if")) node.condition = expressions_.expression();
-        if (tokens_.at_name("recursive")) tokens_.fail("recursive loops are not known");
+        if (tokens_.at_name("recursive")) tokens_.fail("recursive loops are not supported");
         end_tag();
         ++loops_;
         node.body = body({"else", "endfor"});
@@ -232,7 +232,7 @@ class StatementParser {
                 node.parameters.back().standard = expressions_.expression();
             } else if (node.parameters.size() > 1 &&
                        node.parameters[node.parameters.size() - 2].standard) {
-                tokens_.fail("a parameter without default stands behind one with it");
+                tokens_.fail("a parameter without a default follows one with a default");
             }
             if (!tokens_.at_op(")")) tokens_.expect_op(",");
         }
@@ -261,7 +261,7 @@ class StatementParser {
         node.name = "caller";
         if (tokens_.at_op("(")) parameters(node);
         node.expr = expressions_.unary(true);
-        if (node.expr->kind != ExprKind::call) tokens_.fail("call stands before something else");
+        if (node.expr->kind != ExprKind::call) tokens_.fail("{% call %} needs a macro call");
         macro_body(node, "endcall");
         return node;
     }

@@ -67,7 +67,7 @@ void ExprParser::call_arguments(Expr& call) {
             call.keywords.emplace_back(std::move(name), expression());
         } else {
             if (!call.keywords.empty() || call.more_arguments || call.more_keywords) {
-                tokens_.fail("an argument stands behind a named one");
+                tokens_.fail("a positional argument follows a named one");
             }
             call.arguments.push_back(expression());
         }
@@ -94,7 +94,7 @@ ExprPtr ExprParser::filter_call(ExprPtr input) {
     Expr expr = make(ExprKind::filter);
     expr.name = tokens_.expect_name();
     if (!lenient && !find_filter(expr.name))
-        tokens_.fail("the filter '" + expr.name + "' is not known");
+        tokens_.fail("the filter '" + expr.name + "' is not supported");
     expr.parts.push_back(std::move(input));
     if (tokens_.at_op("(")) call_arguments(expr);
     return finish(std::move(expr));
@@ -111,7 +111,7 @@ ExprPtr ExprParser::test(ExprPtr input) {
     const bool negated = tokens_.take_name("not");
     expr.name = tokens_.expect_name();
     if (!lenient && !find_test(expr.name))
-        tokens_.fail("the test '" + expr.name + "' is not known");
+        tokens_.fail("the test '" + expr.name + "' is not supported");
     expr.parts.push_back(std::move(input));
     const TokenKind next = tokens_.current().kind;
     if (tokens_.at_op("(")) {

@@ -238,8 +238,8 @@ std::string layout_fault(const ClusterSpec& cluster, const Job& job, const Layou
     }
     const std::int64_t grains = std::int64_t{layout.data} * layout.micro_batches;
     if (job.batch % grains != 0) {
-        return fmt::format("--batch {} is no multiple of {} replicas x {} micro-batches", job.batch,
-                           layout.data, layout.micro_batches);
+        return fmt::format("--batch {} is not a multiple of {} replicas x {} micro-batches",
+                           job.batch, layout.data, layout.micro_batches);
     }
     if (job.exact && !std::has_single_bit(static_cast<std::uint64_t>(grains))) {
         return fmt::format(

@@ -20,7 +20,7 @@ class Reader {
     }
     int whole(const char* key) const {
         const formats::JsonValue value = root_[key];
-        if (!value.is_integer_in(1, 1 << 20)) fail(key, value, "is no whole number from 1 on");
+        if (!value.is_integer_in(1, 1 << 20)) fail(key, value, "must be a positive integer");
         return value.get<int>();
     }
     double positive(const char* key) const {
