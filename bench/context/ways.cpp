@@ -222,11 +222,11 @@ void require_ways(const model::Model& model, const Options& options) {
     }
     const auto tokens = static_cast<std::int64_t>(options.ids.size());
     if (tokens > options.cap()) return;
-    throw Error::input(
-        {.field = "text",
-         .value = std::to_string(tokens) + " tokens",
-         .problem = "nothing of it leaves a cache of " + std::to_string(options.cap()) + " keys",
-         .remedy = "give a longer text or more --tokens, or a smaller --cap"});
+    throw Error::input({.field = "text",
+                        .value = std::to_string(tokens) + " tokens",
+                        .problem = "nothing of it is evicted from a cache of " +
+                                   std::to_string(options.cap()) + " keys",
+                        .remedy = "give a longer text or more --tokens, or a smaller --cap"});
 }
 
 std::vector<Way> compare(const std::shared_ptr<const model::Model>& model,

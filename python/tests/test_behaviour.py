@@ -188,7 +188,7 @@ def test_nothing_grows_over_ten_thousand_calls(model):
 
 
 @pytest.mark.parametrize("call, kind, words", [
-    (lambda: mr.Model("no-such.gguf"), mr.InputError, "no-such.gguf: there is no file"),
+    (lambda: mr.Model("no-such.gguf"), mr.InputError, "no-such.gguf: no file"),
     (lambda: mr.Model("./no-such.gguf"), mr.InputError, "no-such.gguf"),
     (lambda: mr.Model(__file__), mr.InputError, "test_behaviour.py"),
     (lambda: mr.Model("random:gpt2:f31"), mr.UsageError, "f31"),

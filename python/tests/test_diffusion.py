@@ -42,7 +42,7 @@ def test_the_sampler_of_the_cpu_draws_the_same(diffusion, options):
 
 
 def test_the_sampler_of_the_cpu_is_for_generations(model, diffusion):
-    with pytest.raises(mr.UsageError, match="is for models that fill in tokens"):
+    with pytest.raises(mr.UsageError, match="only applies to diffusion models"):
         model.generate("Once", use_gpu_sampler=False)
     for call in (lambda: diffusion.profile("Once", use_gpu_sampler=False),
                  lambda: diffusion.eval("Once", use_gpu_sampler=False)):
@@ -71,16 +71,16 @@ def test_eval_is_that_of_the_program(diffusion, program, tmp_path):
 
 def test_what_does_not_apply_is_refused(model, diffusion):
     for options in ({"block": 8}, {"steps": 3}, {"remask": "static"}, {"threshold": 0.5}):
-        with pytest.raises(mr.UsageError, match="is for models that fill in tokens"):
+        with pytest.raises(mr.UsageError, match="only applies to diffusion models"):
             model.generate("Once", **options)
     for options, words in [({"block": 0}, "1 or more"), ({"block": 1000}, "1 to 64"),
                            ({"remask": "some"}, "sequential, static"),
-                           ({"remask": "static", "threshold": 0.5}, "counts with"),
-                           ({"logprobs": 2}, "no log-probabilities")]:
+                           ({"remask": "static", "threshold": 0.5}, "only applies with"),
+                           ({"logprobs": 2}, "diffusion models do not support it")]:
         with pytest.raises(mr.UsageError, match=words):
             diffusion.generate("Once", max_tokens=8, **options)
     for call in (lambda: diffusion.logits([1]), lambda: diffusion.embed("Once")):
-        with pytest.raises(mr.UsageError, match="fills in tokens"):
+        with pytest.raises(mr.UsageError, match="is a diffusion model"):
             call()
     with pytest.raises(mr.UsageError, match="its NLL is exact"):
         model.eval("Once", bound=4)

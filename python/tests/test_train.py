@@ -233,7 +233,7 @@ def test_a_folder_that_hides_a_bundled_model_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("options, words", [
-    ({"dims": 3}, "'dims' is no option of train"), ({"json": True}, "'json' is no option"),
+    ({"dims": 3}, "'dims' is not an option of train"), ({"json": True}, "'json' is not an option"),
     ({"dim": "wide"}, "dim = 'wide': is not a whole number"), ({"dim": 1.5}, "whole number"),
     ({"lr": "fast"}, "lr = 'fast': is not a number"), ({"bos": 1}, "bos = 1: is True or False"),
     ({"model": 3}, "model = 3: is not a str or a path"),
@@ -274,13 +274,13 @@ def test_packing(packed, program, tmp_path):
 
 
 def test_a_folder_that_holds_no_run(tmp_path):
-    with pytest.raises(mr.InputError, match="there is no folder"):
+    with pytest.raises(mr.InputError, match="no such folder"):
         mr.Run(tmp_path / "no-such")
-    with pytest.raises(mr.InputError, match="the folder holds no run"):
+    with pytest.raises(mr.InputError, match="not the folder of a run"):
         mr.Run(tmp_path).metrics
     assert mr.Run(tmp_path).checkpoint is None
     (tmp_path / "metrics.jsonl").write_text("{}\nno\n")
-    with pytest.raises(mr.InputError, match="line 2: is no step"):
+    with pytest.raises(mr.InputError, match="line 2: is not a step"):
         mr.Run(tmp_path).metrics
 
 

@@ -181,12 +181,12 @@ class Bench(driver.CliTest):
         overlap = ("bench", "overlap")
         self.fails(2, *overlap, says="model")
         self.fails(2, *overlap, "random:llama-9000b", says="llama-2-7b")
-        self.fails(2, *overlap, "random:sdar-4b", says=["model", "fills in tokens"])
+        self.fails(2, *overlap, "random:sdar-4b", says=["model", "is a diffusion model"])
         for arguments, says in (
                 (("--link", "50"), ["--link", "no unit"]),
                 (("--link", "50GB/s,fast"), ["--link", "fast", "above 0"]),
                 (("--link", "0GB/s"), ["--link", "above 0"]),
-                (("--link", "50furlongs/s"), ["--link", "not known"]),
+                (("--link", "50furlongs/s"), ["--link", "unknown unit"]),
                 (("--link", ""), "--link"),
                 (("--ranks", 3), ["--ranks", "3", "power of two"]),
                 (("--ranks", 1), "--ranks: must be from 2 to 64, not 1"),
@@ -270,7 +270,7 @@ class Bench(driver.CliTest):
         self.fails(2, *context, MODEL, "--sample", 0, says="--sample")
         text = self.folder / "short.txt"
         text.write_text("A mill.")
-        self.fails(1, *context, MODEL, "--text", text, "--cap", 32, says="nothing of it leaves")
+        self.fails(1, *context, MODEL, "--text", text, "--cap", 32, says="nothing of it is evicted")
         self.fails(2, *context, "random:stories-42m", "--text", text, says=["--text", "random"])
         self.fails(1, *context, MODEL, "--text", self.folder / "none.txt", says="none.txt")
         self.fails(1, *context, driver.REFERENCE / "gpt2", "--tokens", 60, "--cap", 32,
@@ -354,7 +354,7 @@ class Bench(driver.CliTest):
                 (llama, ("--block", 4), ["--block = 4", "--objective diffusion"]),
                 (llama, ("--objective", "diffusion", "--block", 5), ["--seq = 16", "block, 5"]),
                 (driver.REFERENCE / "gpt2", ("--objective", "diffusion"), "learned positions"),
-                (driver.REFERENCE / "sdar", ("--objective", "ar"), "fills in tokens")):
+                (driver.REFERENCE / "sdar", ("--objective", "ar"), "this is a diffusion model")):
             self.fails(2, "bench", "train", model, *shape, *part, says=says)
 
     def test_train_errors(self):

@@ -41,8 +41,8 @@ class Commands(driver.CliTest):
         answers, err = self.chat("/claer", "/", "/usr/bin is a folder")
         self.assertEqual(answers, [])
         self.assertEqual(len(err), 3)
-        self.assertIn("/claer: there is no such command; did you mean /clear?", err[0])
-        self.assertIn("/usr/bin: there is no such command; /help lists them", err[2])
+        self.assertIn("/claer: unknown command; did you mean /clear?", err[0])
+        self.assertIn("/usr/bin: unknown command; /help lists them", err[2])
         # A message that begins with two slashes loses one.
         two, _ = self.chat("//usr")
         self.assertEqual(len(two), 1)

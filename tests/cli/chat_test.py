@@ -47,7 +47,7 @@ class Chat(driver.CliTest):
         lines = b"/nothing" + b" " * (15 << 20) + b"\nHello\n" + b"/help" + b" " * (15 << 20) + b"\n/seed\n"
         result = self.ok("chat", MODEL, "-n", 1, "--seed", 3, "--json", stdin=lines)
         self.assertEqual(len(result.out.splitlines()), 1)
-        self.assertIn("/nothing: there is no such command", result.err)
+        self.assertIn("/nothing: unknown command", result.err)
         self.assertTrue(result.err.endswith("\nseed 3\n"), result.err[-500:])
 
     def test_old_turns_are_forgotten(self):

@@ -141,7 +141,7 @@ class Context(driver.CliTest):
         self.fails(1, "eval", MODEL, "--text", text, "--plot", self.folder / "no" / "out.html",
                    says="out.html")
         self.fails(2, "eval", MODEL, "--text", text, "--context", "full,endless",
-                   says="there is no 'endless'")
+                   says="'endless' is not a choice")
         # An error in one mode is reported before the first one runs.
         self.fails(2, "eval", MODEL, "--text", text, "--context", "full,streaming", "--sinks", 64,
                    says="--sinks")

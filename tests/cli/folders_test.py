@@ -275,7 +275,7 @@ class FoldersTest(driver.CliTest):
             self.fails(2, "train", *words.split(), "--seq", "32", "--data", self.data, "--out",
                        self.folder / "new", says=option)
         self.assertFalse((self.folder / "new").exists())
-        self.fails(2, *self.new(self.folder / "new"), "--vocab", "3", says="--vocab: there is no such option;")
+        self.fails(2, *self.new(self.folder / "new"), "--vocab", "3", says="--vocab: unknown option;")
         empty = self.folder / "empty.txt"
         empty.write_text("")
         for command in (["eval", self.run_, "--text", empty], ["data", "check", empty]):

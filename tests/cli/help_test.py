@@ -66,16 +66,16 @@ class Help(driver.CliTest):
                             ("--max_tokens", "--max-tokens")):
             name = wrong.split("=")[0]
             self.fails(2, "run", wrong, "1",
-                       says=f"{name}: there is no such option; did you mean {near}?\n")
+                       says=f"{name}: unknown option; did you mean {near}?\n")
         # Only options of this command are suggested, and none if none is near. A missing argument
         # is reported only if nothing is misspelt.
-        self.fails(2, "info", "--promt", "x", says=("no such option", "'millrace info --help'"))
-        self.fails(2, "eval", "--txt", "x", says="--txt: there is no such option; did you mean --text?")
-        self.fails(2, "eval", "--zyxwvu", says=("--zyxwvu: there is no such option; 'millrace eval"))
+        self.fails(2, "info", "--promt", "x", says=("unknown option", "'millrace info --help'"))
+        self.fails(2, "eval", "--txt", "x", says="--txt: unknown option; did you mean --text?")
+        self.fails(2, "eval", "--zyxwvu", says=("--zyxwvu: unknown option; 'millrace eval"))
         # A single letter is near every short name, so it gives no suggestion.
         for wrong in ("-m", "--m", "-x"):
             self.fails(2, "train", wrong, "llama",
-                       says=f"{wrong}: there is no such option; 'millrace train --help'")
+                       says=f"{wrong}: unknown option; 'millrace train --help'")
         self.fails(2, "data", "pack", "--tokeniser", "x", says="did you mean --tokenizer?")
         self.fails(2, "bench", "decod", says="did you mean 'millrace bench decode'?")
         self.fails(2, "bench", says=("what to do is missing", "decode", "gemm"))
@@ -95,7 +95,7 @@ class Help(driver.CliTest):
                 (("run", "--top-p", "1.5"), "--top-p: must be from 0 to 1, not 1.5"),
                 (("run", "--seed", "-1"), "--seed: must not be negative, as '-1' is"),
                 (("info", "--threads", "2000"), "--threads: must be from 0 to 1024, not 2000"),
-                (("bench", "gemm", "--type", "q8_0,q9"), "--type: there is no 'q9'; use f32"),
+                (("bench", "gemm", "--type", "q8_0,q9"), "--type: 'q9' is not a choice; use f32"),
                 (("run", "-n"), "millrace: -n: needs a value (N)"),
                 (("run", "-nabc"), "millrace: -n: 'abc' is not a number"),
                 (("run", "--tokens=abc"), "millrace: --tokens: 'abc' is not a number"),

@@ -142,7 +142,7 @@ class Models(driver.CliTest):
             self.ok("convert", name, self.folder / f"{name}-f16.gguf", "--type", "f16")
 
     def test_a_name_that_is_none_lists_the_bundled_ones(self):
-        said = ["storyteler: there is no file or folder here, and no bundled model, of that name",
+        said = ["storyteler: no file, folder or bundled model has this name",
                 "storyteller, storyteller-diffusion"]
         for command in (["run", "storyteler", "-p", "x"], ["info", "storyteler"],
                         ["bench", "decode", "storyteler"], ["bench", "norm", "storyteler"],

@@ -77,13 +77,13 @@ class Pipeline(driver.CliTest):
         def words(**more):
             return ("train", *some(**{**SMALL, **more}), "--data", self.data, "--out", run)
         for more, said in (({"pipeline": 0}, "--pipeline = 0: must be at least 1"),
-                           ({"pipeline": 4}, "--pipeline = 4: 1 rank cannot be cut into as many stages"),
+                           ({"pipeline": 4}, "--pipeline = 4: 1 rank cannot be divided into that many stages"),
                            ({"micro-batches": 3}, "--micro-batches = 3: must be a power of two"),
                            ({"micro-batches": 4, "grains": 2}, "makes 4 grains of it, and there are 2"),
-                           ({"schedule": "gpipe"}, "--schedule = gpipe: is of --pipeline"),
-                           ({"pipeline-schedule": "gpipe"}, "--pipeline-schedule: is of --pipeline")):
+                           ({"schedule": "gpipe"}, "--schedule = gpipe: only applies with --pipeline"),
+                           ({"pipeline-schedule": "gpipe"}, "--pipeline-schedule: only applies with --pipeline")):
             self.fails(2, *words(**more), says=said)
-        for ranks, more, said in ((3, {"pipeline": 2}, "3 ranks cannot be cut into as many stages"),
+        for ranks, more, said in ((3, {"pipeline": 2}, "3 ranks cannot be divided into that many stages"),
                                   (6, {"pipeline": 2}, "make 3 replicas of the model, which must be a power of two"),
                                   (2, {"pipeline": 2, "layers": 1}, "the model has 1 layer, and every stage"),
                                   (2, {"pipeline": 2, "micro-batches": 1, "tied": "yes"}, "give 2 or more"),

@@ -49,13 +49,13 @@ class Plan(driver.CliTest):
     def test_text(self):
         text = self.ok("plan", *CLUSTER, "--layouts", 4).out
         for part in ("70.55 B parameters", "activations", "backward", "tok/s", "MFU", "bound by",
-                     "GPU-hours", "error", "links by 30%", "not measured yet"):
+                     "GPU-hours", "error", "links by 30%", "has not been measured"):
             self.assertIn(part, text)
         # Features that train lacks are reported; on one GPU there are none.
         asked = self.ok("plan", "random:llama-3-8b", "--gpus", 16, "--tensor", 8).out
         self.assertIn("neither --tensor nor --interleave", asked)
         both = self.ok("plan", "random:gpt2", "--gpus", 8, "--pipeline", 2, "--zero", 2).out
-        self.assertIn("ZeRO 2 and 3 without a pipeline", both)
+        self.assertIn("ZeRO 2 and 3 only without a pipeline", both)
         self.assertNotIn("note", self.ok("plan", "random:gpt2", "--batch", 8).out)
 
     def test_a_layout_that_is_given(self):
@@ -113,19 +113,19 @@ class Plan(driver.CliTest):
                 ((model, "--gpus", 8, "--data", 3), "--gpus is 8"),
                 ((model, "--gpus", 16, "--pipeline", 16), "more than the 12 layers"),
                 ((model, "--gpus", 8, "--pipeline", 3), "--pipeline 3"),
-                ((model, "--gpus", 8, "--batch", 12, "--data", 8), "--batch 12 is no multiple"),
+                ((model, "--gpus", 8, "--batch", 12, "--data", 8), "--batch 12 is not a multiple"),
                 ((model, "--gpus", 8, "--micro-batches", 3, "--batch", 24), "power of two"),
                 ((model, "--gpus", 13, "--batch", 13), ["13 replicas", "--reduce fast"]),
                 ((model, "--device", "abacus"), ["abacus", "h100, h200"]),
                 ((model, "--link-net", "400"), ["--link-net", "no unit"]),
-                ((model, "--link-net", "400furlongs/s"), ["--link-net", "not known"]),
+                ((model, "--link-net", "400furlongs/s"), ["--link-net", "unknown unit"]),
                 ((model, "--link-node", "0GB/s"), ["--link-node", "above 0"]),
                 ((model, "--link-node", "fast"), ["--link-node", "900GB/s"]),
                 ((model, "--zero", 4), "--zero"),
                 ((model, "--seq", 2048), "context of 1024"),
                 ((model, "--recompute", "some"), "--recompute"),
                 (("random:llama-9000b",), "llama-3-70b"),
-                (("random:sdar-4b",), "fills in tokens"),
+                (("random:sdar-4b",), "is a diffusion model"),
                 ((), "model")):
             with self.subTest(arguments=arguments):
                 self.fails(2, "plan", *arguments, says=says)

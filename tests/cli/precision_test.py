@@ -137,7 +137,7 @@ class Precision(driver.CliTest):
                               ("--lr", 0), ("--lr", 2), ("--seed", -1), ("--types", "f16")):
             self.fails(2, *ask, GPT2, option, value, says=option)
         self.fails(2, *ask, GPT2, *SMALL, "--cpu-steps", 9, says=["--cpu-steps = 9", "8 of --steps"])
-        self.fails(2, *ask, driver.REFERENCE / "sdar", *SMALL, says="fills in tokens")
+        self.fails(2, *ask, driver.REFERENCE / "sdar", *SMALL, says="is a diffusion model")
         self.fails(3, *ask, GPT2, *SMALL, "--types", "bf16", "--device", "cpu",
                    says=["--types = bf16", "needs a GPU", "f32-nearest"])
         self.fails(3, *ask, GPT2, *SMALL, "--device", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})

@@ -126,7 +126,7 @@ class TrainDiffusionTest(driver.CliTest):
                    "16", "--init", run, "--steps", "2")
         self.assertEqual(config(again)["block_size"], 16)
         self.assertEqual(config(again)["vocab_size"], config(run)["vocab_size"])
-        self.assertIn("fills in tokens",
+        self.assertIn("is a diffusion model",
                       self.refused(2, "--batch", "4", "--seq", "32", "--init", run))
 
     def test_qwen3_has_its_norms(self):
@@ -150,7 +150,7 @@ class TrainDiffusionTest(driver.CliTest):
             self.assertIn(said, self.refused(2, *SHAPE, "--objective", "diffusion", *words))
         self.assertIn("must be even", self.refused(
             2, *shape(batch=3), *DIFFUSION, "--diffusion-weight", "none"))
-        self.assertIn("there is no 'mlm'", self.refused(2, *SHAPE, "--objective", "mlm"))
+        self.assertIn("'mlm' is not a choice", self.refused(2, *SHAPE, "--objective", "mlm"))
         for option in (["--block", "8"], ["--diffusion-weight", "none"]):
             self.assertIn("--objective diffusion", self.refused(2, *SHAPE, *option))
         self.assertIn("cannot be changed by --resume", self.error(

@@ -395,7 +395,7 @@ class TrainTest(driver.CliTest):
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 1, err)
         self.assertIn("train-00000.bin", err.decode().splitlines()[-1])
-        self.assertIn("has become shorter", err.decode().splitlines()[-1])
+        self.assertIn("was truncated while in use", err.decode().splitlines()[-1])
         self.assert_saved_last_step(run)
 
     def test_data_that_is_not_the_runs(self):

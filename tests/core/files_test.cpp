@@ -69,7 +69,7 @@ TEST(MappedFile, ReadsWithoutTheMap) {
         error_of([&] { file.read(12344, std::as_writable_bytes(std::span(part))); });
     EXPECT_EQ(error.kind(), ErrorKind::input);
     EXPECT_EQ(error.info().file, path);
-    EXPECT_NE(std::string(error.what()).find("has become shorter"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("was truncated while in use"), std::string::npos);
 }
 
 TEST(MappedFileDeathTest, AMapWhoseFileWasCutIsNamed) {
@@ -84,7 +84,7 @@ TEST(MappedFileDeathTest, AMapWhoseFileWasCutIsNamed) {
             const volatile std::byte* bytes = file.bytes().data();
             (void)bytes[90000];
         },
-        testing::ExitedWithCode(1), "^program: .*/cut: the file has become shorter");
+        testing::ExitedWithCode(1), "^program: .*/cut: the file was truncated");
     // A SIGBUS outside a mapped file ends the program as usual.
     EXPECT_EXIT(
         {

@@ -497,7 +497,7 @@ TEST(Convert, RefusesWhatItMust) {
     says(folder / "hf", folder / "hf/other.safetensors", {}, "config.json");
     EXPECT_FALSE(fs::exists(folder / "hf/other.safetensors"));
     says(folder / "a.gguf", folder / "b.bin", {}, ".gguf or .safetensors");
-    says(folder / "a.gguf", folder / "b", to_type(DType::q8_0), "safetensors hold");
+    says(folder / "a.gguf", folder / "b", to_type(DType::q8_0), "safetensors supports");
     EXPECT_FALSE(fs::exists(folder / "b"));
     says(folder / "a.gguf", folder / "b.gguf", to_type(DType::q6_k), "q6_k");
     says(folder / "a.gguf", folder / "no/such/folder/b.gguf", {}, "no/such/folder/b.gguf");

@@ -60,7 +60,7 @@ TEST(KnownKeys, OfGguf) {
     TinyGguf file;
     file.keys["general.type"] = TinyGguf::text("adapter");
     file.write(path);
-    EXPECT_NE(error_of([&] { load_model(path); }).find("no whole model"), std::string::npos);
+    EXPECT_NE(error_of([&] { load_model(path); }).find("not a whole model"), std::string::npos);
     // Keys in other namespaces are accepted.
     file.keys["general.type"] = TinyGguf::text("model");
     file.keys["general.languages"] = TinyGguf::text("en");

@@ -307,7 +307,7 @@ TEST(LoadHuggingFace, BadConfigurationsAreNamed) {
              c["sliding_window"] = 16;
              c["layer_types"] = {"full_attention", "chunked_attention"};
          },
-         {"layer_types", "chunked_attention", "sliding_attention are"}},
+         {"layer_types", "chunked_attention", "supported are full_attention"}},
         {"qwen2-window",
          [](json& c) { c["use_sliding_window"] = false; },
          {"layer_types", "there is no sliding window"}},
@@ -315,7 +315,7 @@ TEST(LoadHuggingFace, BadConfigurationsAreNamed) {
          [](json& c) {
              c["layer_types"] = {"full_attention", "sliding_attention"};
          },
-         {"layer_types", "all slide or none"}},
+         {"layer_types", "must slide, or none"}},
         {"qwen3",
          [](json& c) {
              c["use_sliding_window"] = true;

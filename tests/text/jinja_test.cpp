@@ -80,13 +80,13 @@ std::string error_of(std::string_view source, const RenderOptions& options = {})
 }
 
 TEST(Jinja, ErrorsNameTheTemplateAndTheLine) {
-    EXPECT_EQ(error_of("\n{{ x | wrong }}"), "t.jinja: line 2: the filter 'wrong' is not known");
-    EXPECT_EQ(error_of("{{ x is wrong }}"), "t.jinja: line 1: the test 'wrong' is not known");
-    EXPECT_EQ(error_of("{% include 'x' %}"), "t.jinja: line 1: the tag 'include' is not known");
+    EXPECT_EQ(error_of("\n{{ x | wrong }}"),
+              "t.jinja: line 2: the filter 'wrong' is not supported");
+    EXPECT_EQ(error_of("{{ x is wrong }}"), "t.jinja: line 1: the test 'wrong' is not supported");
+    EXPECT_EQ(error_of("{% include 'x' %}"), "t.jinja: line 1: the tag 'include' is not supported");
     EXPECT_EQ(error_of("\n\n{% if x %}\n"), "t.jinja: line 3: the block of line 3 has no endif");
     EXPECT_EQ(error_of("a\n{{ x.y }}"), "t.jinja: line 2: 'x' is undefined");
-    EXPECT_EQ(error_of("a\nb\n{{ f() }}"),
-              "t.jinja: line 3: 'f' is not known and cannot be called");
+    EXPECT_EQ(error_of("a\nb\n{{ f() }}"), "t.jinja: line 3: 'f' is not a function or macro");
     EXPECT_EQ(error_of("{{ raise_exception('no') }}"), "t.jinja: line 1: no");
     EXPECT_THROW(Template("{{ raise_exception('no') }}", "t").render({}), Refusal);
 }

@@ -291,7 +291,7 @@ TEST_F(Pack, BadRequestsSaySoAndLeaveNothing) {
     for (const char* name : {"empty.txt", "blank.txt"}) {
         o = options();
         o.data = {folder / name};
-        says("there is no text", o);
+        says("contains no text", o);
     }
     o.data = {folder / "nofiles"};
     says("no files", o);

@@ -316,7 +316,7 @@ TEST(Plan, LayoutsThatCannotBe) {
     };
     EXPECT_EQ(fault(8, 1, 1), "");
     EXPECT_NE(fault(4, 1, 1).find("are 4 GPUs, and --gpus is 8"), std::string::npos);
-    EXPECT_NE(fault(8, 1, 2).find("no multiple of 8 replicas x 2"), std::string::npos);
+    EXPECT_NE(fault(8, 1, 2).find("not a multiple of 8 replicas x 2"), std::string::npos);
     EXPECT_NE(fault(8, 1, 3).find("no power of two"), std::string::npos);
     j.exact = false;
     EXPECT_EQ(fault(8, 1, 3), "");

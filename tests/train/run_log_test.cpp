@@ -135,7 +135,7 @@ TEST_F(RunLog, WhatStandsInItsPlaceIsLeftAlone) {
             SCOPED_TRACE(each.name + std::to_string(when));
             options_.out = folder_ / (each.name + std::to_string(when));
             EXPECT_TRUE(train_and(when, each.act).reported);
-            EXPECT_EQ(said("is left as it is; move it away for a log to be written there; the run "
+            EXPECT_EQ(said("is left as it is; move it away so that a log can be written; the run "
                            "goes on"),
                       when < 6)
                 << all_notes();

@@ -84,7 +84,7 @@ TEST(Shard, AFileThatIsCutWhileItIsReadSaysSo) {
     std::filesystem::resize_file(path, kShardHeaderBytes + 2 * 40000 + 1);
     shard.read(10000, out);  // still readable
     expect_error("train-00000.bin: offset", [&] { shard.read(10001, out); });
-    expect_error("has become shorter", [&] { shard.verify(); });
+    expect_error("was truncated while in use", [&] { shard.verify(); });
 }
 
 // The layout is fixed, since files already exist.
