@@ -109,6 +109,20 @@ if(Python3_FOUND)
         add_test(NAME house.${check} COMMAND ${Python3_EXECUTABLE}
                  ${PROJECT_SOURCE_DIR}/tests/house/${check}.py ${PROJECT_SOURCE_DIR})
     endforeach()
+    # The scripts of docs/learn, on little: each one compares its results itself.
+    set(learn_offload --matrix 65536 --reps 2)
+    set(learn_sampler --vocab 5000 --rows 2)
+    set(learn_attention --tokens 50,64 --tile 16)
+    set(learn_overlap --part-ms 40 --chunks 1,3,8 --bytes 100000)
+    foreach(script offload sampler attention overlap)
+        add_test(NAME example.learn.${script} COMMAND ${Python3_EXECUTABLE}
+                 ${PROJECT_SOURCE_DIR}/examples/learn/${script}.py ${learn_${script}})
+        set_tests_properties(example.learn.${script} PROPERTIES TIMEOUT 60)
+    endforeach()
+    # The Chinese pages say what the English ones say.
+    set(languages ${PROJECT_SOURCE_DIR}/tests/docs/languages.py)
+    add_test(NAME docs.languages COMMAND ${Python3_EXECUTABLE} ${languages} ${PROJECT_SOURCE_DIR})
+    add_test(NAME docs.languages.self_test COMMAND ${Python3_EXECUTABLE} ${languages} --self-test)
     add_test(NAME house.docker COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/tests/house/docker.py ${PROJECT_SOURCE_DIR} ${CMAKE_COMMAND})
 endif()
