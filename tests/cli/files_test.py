@@ -115,8 +115,8 @@ class Files(driver.CliTest):
         self.assertIn("step-000002/tokenizer.json was changed after it was saved", result.err)
         (data / "tokenizer.json").write_text(good + "\n")
         self.refused("train", "--resume", run, "--steps", "4",
-                     says="tokenizer.json: was changed since the run's last checkpoint; restore the one "
-                     "that")
+                     says="tokenizer.json: was changed since the run's last checkpoint; restore the "
+                     "one")
         (data / "tokenizer.json").write_text(good)
         self.ok("train", "--resume", run, "--steps", "4")
 
