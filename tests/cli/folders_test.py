@@ -151,12 +151,12 @@ class FoldersTest(driver.CliTest):
         self.assertEqual((tok / "tokenizer.json").read_bytes(), before)
         self.ok(*train, "290", "--out", tok, "--force")
         for other in (self.data, self.run_ / "checkpoints" / "step-000004"):
-            self.fails(1, *train, "290", "--out", other, "--force", says="of its own")
+            self.fails(1, *train, "290", "--out", other, "--force", says="its own tokenizer")
         self.assertNotEqual((tok / "tokenizer.json").read_bytes(), before)
         # Nor files beside it.
         self.fails(1, *train, "290", "--out", tok / "mine.json", says="tokenizer_config.json")
         for other in (self.data, self.run_ / "checkpoints" / "step-000004"):
-            self.fails(1, *train, "290", "--out", other / "mine.json", says="of its own")
+            self.fails(1, *train, "290", "--out", other / "mine.json", says="its own tokenizer")
 
     def test_data_whose_ids_have_changed(self):
         for name in ("train-00000.bin", "val-00000.bin"):
