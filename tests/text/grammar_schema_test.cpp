@@ -12,7 +12,7 @@ TEST(GrammarSchema, Types) {
     expect_texts(R"({"type": "string", "nullable": true})", {"null", "\"\""}, {"false"});
     expect_texts("true", {"1", "[]", "{\"a\":[null,{\"b\":\"c\"}]}", "-1.5e+10"}, {"", "[", "01"});
     expect_texts("{}", {"1", "\"x\"", "[[[]]]", "{\"a\": 1, \"b\": [1, 2]}"}, {"{a:1}", "[1,]"});
-    expect_refused(R"({"type": "float"})", "schema.type", "no type");
+    expect_refused(R"({"type": "float"})", "schema.type", "is not a type");
     expect_refused(R"({"type": []})", "schema.type", "empty");
     expect_refused("false", "schema", "no value");
 }
@@ -31,8 +31,10 @@ TEST(GrammarSchema, Strings) {
     expect_texts(R"({"type": "string", "maxLength": 0})", {"\"\""}, {"\"a\""});
     expect_texts(R"({"type": "string", "maxLength": 100000000000})", {"\"ab\""}, {"\"ab"});
     expect_refused(R"({"type": "string", "minLength": 3, "maxLength": 2})", "schema", "no value");
-    expect_refused(R"({"type": "string", "minLength": -1})", "schema.minLength", "whole number");
-    expect_refused(R"({"type": "string", "maxLength": 1.5})", "schema.maxLength", "whole number");
+    expect_refused(R"({"type": "string", "minLength": -1})", "schema.minLength",
+                   "must be an integer");
+    expect_refused(R"({"type": "string", "maxLength": 1.5})", "schema.maxLength",
+                   "must be an integer");
 }
 
 TEST(GrammarSchema, Formats) {

@@ -119,8 +119,8 @@ TEST(Shard, BadHeadersSaySo) {
     expect_parse_error("tokens = 4", with(16, 4));
     expect_parse_error("truncated", with(23, static_cast<char>(0x80)));  // 2^63 tokens: 2 x wraps
     expect_parse_error("vocab", with(26, 1));  // 2^16 and more, in 2 bytes
-    expect_parse_error("zeros", with(28, 1));
-    expect_parse_error("zeros", with(50, 1));
+    expect_parse_error("reserved bytes", with(28, 1));
+    expect_parse_error("reserved bytes", with(50, 1));
     expect_parse_error("truncated", good.text.substr(0, good.text.size() - 1));
     expect_parse_error("truncated", good.text.substr(0, good.text.size() - 2));
     expect_parse_error("damaged", good.text + "xx");
