@@ -5,6 +5,9 @@ if(Python3_FOUND)
              ${PROJECT_SOURCE_DIR})
     add_test(NAME docs.links.self_test COMMAND ${Python3_EXECUTABLE} -B ${docs_tests}/links.py
              --self-test)
+    # The README's picture is what its recording gives.
+    add_test(NAME docs.picture COMMAND ${Python3_EXECUTABLE} -B
+             ${PROJECT_SOURCE_DIR}/docs/pictures/terminal.py check)
     if(TARGET millrace_cli)
         add_test(NAME docs.commands COMMAND ${Python3_EXECUTABLE} -B ${docs_tests}/commands.py
                  ${PROJECT_SOURCE_DIR})
