@@ -28,7 +28,7 @@ def rungs(block, thresholds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", default="storyteller-diffusion",
-                        help="a model that fills in tokens; else the bundled one")
+                        help="a diffusion model; the bundled one if none is given")
     parser.add_argument("--prompt", default="Once upon a time")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--block", type=int, default=4, help="tokens that are filled in together")
