@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Unusual configurations and tokenizers, compared with the results of transformers and tokenizers
-as recorded by tests/compat/record.py (`make test-compat` records them anew)."""
+as recorded by tests/compat/record.py (`make test-compat` compares its records with today's results)."""
 import json
 import sys
 
