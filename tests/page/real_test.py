@@ -26,7 +26,7 @@ class RealTest(PageTest):
     def setUpClass(cls):
         cls.real = Server("--log", "json", *cls.arguments, model=cls.model)
         cls.real.url = f"http://{cls.real.host}:{cls.real.port}/"
-        cls.real.key, cls.real.missed = "", []
+        cls.real.missed = []
         super().setUpClass()
 
     @classmethod
@@ -231,7 +231,8 @@ class Locked(RealTest):
         keys.write_text(cls.key + "\n")
         cls.arguments = ("--api-key-file", keys)
         super().setUpClass()
-        cls.real.key = cls.key  # before that the page has no models to show
+        # Before the page has the key it has no models to show.
+        cls.real.key = {"Authorization": f"Bearer {cls.key}"}
 
     def test_a_key_is_asked_for_and_sent(self):
         self.expected_errors = ["401"]
@@ -265,11 +266,12 @@ class Diffusion(RealTest):
         self.assertGreaterEqual(len(counts), 3, seen)
         self.assertLess(min(counts), max(counts))
         self.assertEqual(self.all(".block"), [])
+        # Before the next request, which the panel would count.
+        self.wait(lambda: "0 of 64 sequences" in self.get("gauges").text, 3,
+                  "the panel does not see that the answer has ended")
         self.assertEqual(self.last(), self.expected("Tell me a story.", seed=3))
         self.assertTrue(self.last())
         self.assertIn("tok/s", self.get("gauges").text)
-        self.wait(lambda: "0 of 64 sequences" in self.get("gauges").text, 3,
-                  "the panel does not see that the answer has ended")
 
 
 if __name__ == "__main__":
