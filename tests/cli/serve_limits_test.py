@@ -11,6 +11,8 @@ import time
 import driver
 from serving import CHAT, START, Server
 
+ENDLESS = 1000000  # tokens: minutes, more than any of these tests waits for
+
 
 def wire_of(server, body, path="/v1/completions"):
     wire = socket.create_connection((server.host, server.port), 60)
@@ -85,9 +87,12 @@ class Limits(driver.CliTest):
         self.assertEqual(server.stop(), 0)
 
     def test_an_end_under_load_loses_nothing(self):
+        # Three rounds of four texts: the signal comes in the first one, and texts still wait if
+        # this machine delays it by a round.
         server = self.serve("--sequences", 4, "--grace", 200)
-        ask = {"prompt": START, "max_tokens": 60, "ignore_eos": True}
+        ask = {"prompt": START, "max_tokens": 480, "ignore_eos": True}
         alone = [server.ok("/v1/completions", {**ask, "seed": i})["choices"][0]["text"] for i in range(3)]
+        before = server.texts()
 
         def slow(i):
             """Reads slowly, later than the text is made."""
@@ -110,9 +115,8 @@ class Limits(driver.CliTest):
 
         with concurrent.futures.ThreadPoolExecutor(12) as pool:
             asked = [(i % 3, pool.submit(run, i % 3)) for i in range(4) for run in (slow, whole, stream)]
-            self.assertTrue(server.wait_until(
-                lambda: server.metric("vllm:num_requests_running") == 4
-                and server.metric("vllm:num_requests_waiting") == 8))
+            self.assertTrue(server.wait_until(lambda: server.texts() == before + 12))
+            self.assertGreater(server.metric("vllm:num_requests_waiting"), 0)
             server.process.send_signal(signal.SIGTERM)
             start = time.monotonic()
             for i, done in asked:
@@ -121,37 +125,45 @@ class Limits(driver.CliTest):
         self.assertLess(time.monotonic() - start, 200)
 
     def test_what_was_made_is_sent_before_a_cut(self):
-        server = self.serve("--sequences", 2, "--grace", 0.5)
-        ask = {"prompt": START, "max_tokens": 500, "ignore_eos": True, "seed": 1}
-        alone = text_of(server.events("/v1/completions", {**ask, "stream": True}))
-        made = server.metric("vllm:generation_tokens_total")
-        connections = [server.connection() for _ in range(6)]
-        for connection in connections:
-            connection.request("POST", "/v1/completions", json.dumps({**ask, "stream": True, "n": 2}))
-        self.assertTrue(server.wait_until(
-            lambda: server.metric("vllm:generation_tokens_total") > made + 20))
-        server.process.send_signal(signal.SIGTERM)
-        start, ends = time.monotonic(), []
-        for connection in connections:
+        # Texts without an end: none is done when the server is, however fast the machine.
+        server = self.serve("--sequences", 2, "--grace", 0.5, "--context", "streaming")
+        ask = {"prompt": START, "ignore_eos": True, "seed": 1, "stream": True}
+        alone = text_of(server.events("/v1/completions", {**ask, "max_tokens": 500}))
+        before, made = server.texts(), server.metric("vllm:generation_tokens_total")
+
+        def end(_):
+            connection = server.connection()
+            connection.request("POST", "/v1/completions",
+                               json.dumps({**ask, "max_tokens": ENDLESS, "n": 2}))
             answer = connection.getresponse()
             try:
-                body = answer.read()
+                return answer.status, answer.read()
             except http.client.IncompleteRead as cut:
-                body = cut.partial
-            ends.append((answer.status, body))
+                return answer.status, cut.partial
+            finally:
+                connection.close()
+
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            asked = [pool.submit(end, i) for i in range(6)]
+            self.assertTrue(server.wait_until(
+                lambda: server.metric("vllm:generation_tokens_total") > made + 20
+                and server.texts() == before + 12))
+            server.process.send_signal(signal.SIGTERM)
+            start = time.monotonic()
+            ends = [done.result() for done in asked]
         self.assertEqual(server.process.wait(10), 0)
         self.assertLess(time.monotonic() - start, 8)
-        answered = [body for status, body in ends if status == 200]
-        cut = [body for body in answered if b"[DONE]" not in body]
-        self.assertGreater(len(cut), 0)
-        for body in cut:  # the beginning of the text was sent, then the reason
-            events = [json.loads(e[6:]) for e in body.decode().split("\n\n") if e.startswith("data: {")]
-            self.assertEqual(events.pop()["error"]["code"], "shutting_down")
-            text = "".join(c["text"] for e in events for c in e["choices"] if c["index"] == 0)
-            self.assertTrue(text and alone.startswith(text), text)
+        # One has both places; five wait, and are refused.
+        self.assertEqual(sorted(status for status, _ in ends), [200] + 5 * [503])
         for status, body in ends:
-            if status != 200:
-                self.assertEqual((status, json.loads(body)["error"]["code"]), (503, "shutting_down"))
+            if status == 200:  # the beginning of the text was sent, then the reason
+                events = [json.loads(e[6:]) for e in body.decode().split("\n\n")
+                          if e.startswith("data: {")]
+                self.assertEqual(events.pop()["error"]["code"], "shutting_down")
+                text = "".join(c["text"] for e in events for c in e["choices"] if c["index"] == 0)
+                self.assertTrue(text and alone[:len(text)] == text[:len(alone)], text)
+            else:
+                self.assertEqual(json.loads(body)["error"]["code"], "shutting_down")
 
     def test_a_client_that_ends_its_side_is_answered(self):
         server = self.serve("--sequences", 2)
@@ -177,25 +189,32 @@ class Limits(driver.CliTest):
 
     def test_grammars_have_a_bound(self):
         # 1 MiB, and 10 for the text that runs: two of these schemas do not fit.
-        server = self.serve("--sequences", 1, "--grammar-memory", 1)
+        server = self.serve("--sequences", 1, "--grammar-memory", 1, "--context", "streaming")
 
-        def ask(i, words=5000):
+        def body(i, words=5000, items=50, **more):
             words = [f"{i} {j} " + "ab" * 20 for j in range(words)]
-            schema = {"type": "array", "minItems": 50, "items": {"enum": words}}
-            return server.ask("/v1/chat/completions", {
-                "messages": CHAT, "max_tokens": 100, "response_format": {
-                    "type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})
+            schema = {"type": "array", "minItems": items, "items": {"enum": words}}
+            return {"messages": CHAT, "max_tokens": 100, **more, "response_format": {
+                "type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
 
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(ask, range(8)))
-        full = [(headers, body) for status, headers, body in answers if status != 200]
-        self.assertTrue(0 < len(full) < 8, [status for status, _, _ in answers])
-        for headers, body in full:
-            self.assertEqual((body["error"]["code"], headers["Retry-After"]), ("grammars_full", "1"))
-        self.idle(server)
-        self.assertEqual(ask(9)[0], 200)  # those that no request holds are dropped
-        status, _, body = ask(10, words=9000)
-        self.assertEqual((status, body["error"]["code"]), (400, "grammar_too_large"), body)
+        def status(*arguments):
+            return server.ask("/v1/chat/completions", body(*arguments))[0]
+
+        def refused(found):
+            status, headers, answer = found
+            self.assertEqual((status, answer["error"]["code"], headers["Retry-After"]),
+                             (503, "grammars_full", "1"))
+
+        with wire_of(server, body(0, items=ENDLESS, stream=True, max_tokens=ENDLESS),
+                     "/v1/chat/completions") as wire:
+            wire.recv(64)  # it runs
+            for i in (1, 2):
+                refused(server.ask("/v1/chat/completions", body(i)))
+        # A grammar that no request holds is dropped.
+        self.assertTrue(server.wait_until(lambda: status(3) == 200))
+        self.assertTrue(server.wait_until(lambda: status(4) == 200))
+        code, _, answer = server.ask("/v1/chat/completions", body(5, words=9000))
+        self.assertEqual((code, answer["error"]["code"]), (400, "grammar_too_large"), answer)
 
     def test_connections_of_one_client(self):
         def status(server, source="127.0.0.1"):
@@ -227,21 +246,18 @@ class Limits(driver.CliTest):
             wire.close()
 
     def test_a_client_that_goes_ends_its_work(self):
-        server = self.serve("--sequences", 2)
+        server = self.serve("--sequences", 2, "--context", "streaming")
         for stream in (False, True):
             for reset in (False, True):
                 made = server.metric("vllm:generation_tokens_total")
-                wire = wire_of(server, {"prompt": START, "max_tokens": 500, "ignore_eos": True,
+                wire = wire_of(server, {"prompt": START, "max_tokens": ENDLESS, "ignore_eos": True,
                                         "stream": stream})
                 self.assertTrue(server.wait_until(
                     lambda: server.metric("vllm:generation_tokens_total") > made))
                 if reset:
                     wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 wire.close()
-                # A pass may have begun, and its token is counted; no other one is.
-                self.idle(server)
-                self.assertLess(server.metric("vllm:generation_tokens_total") - made, 250,
-                                (stream, reset))
+                self.idle(server)  # in seconds; the whole text would take minutes
 
 
 if __name__ == "__main__":

@@ -91,6 +91,12 @@ class Server:
         text = self.ok("/metrics")
         return float(re.search(rf"^{name}\{{[^}}]*\}} (\S+)$", text, re.M)[1])
 
+    def texts(self):
+        """Texts that were accepted: those that wait, run and have ended."""
+        text = self.ok("/metrics")
+        return sum(float(n) for n in re.findall(
+            r"^vllm:(?:num_requests_(?:running|waiting)|request_success_total)\{.*\} (\S+)$", text, re.M))
+
     def wait_until(self, true, seconds=10):
         end = time.monotonic() + seconds
         while not true():
