@@ -8,8 +8,6 @@
 namespace mr::text {
 namespace {
 
-using namespace tables;
-
 // The length of the sequence that `lead` starts, and the range of its second byte (the Unicode
 // standard's table 3-7: no overlong forms, no surrogates, nothing past U+10FFFF).
 struct Lead {
@@ -44,19 +42,21 @@ unsigned valid_prefix(std::string_view text, std::size_t pos, Lead lead) {
 }
 
 CharClass search_class(char32_t code) {
-    const auto* end = kClasses + kClasses_size;
-    const auto* it = std::upper_bound(kClasses, end, code,
-                                      [](char32_t c, const ClassRange& r) { return c < r.first; });
-    if (it == kClasses || code > (it - 1)->last) return CharClass::other;
+    const auto* end = tables::kClasses + tables::kClasses_size;
+    const auto* it =
+        std::upper_bound(tables::kClasses, end, code,
+                         [](char32_t c, const tables::ClassRange& r) { return c < r.first; });
+    if (it == tables::kClasses || code > (it - 1)->last) return CharClass::other;
     return (it - 1)->kind;
 }
 
 std::uint8_t combining_class(char32_t code) {
     if (code < 0x300) return 0;
-    const auto* end = kCombining + kCombining_size;
-    const auto* it = std::upper_bound(
-        kCombining, end, code, [](char32_t c, const CombiningRange& r) { return c < r.first; });
-    if (it == kCombining || code > (it - 1)->last) return 0;
+    const auto* end = tables::kCombining + tables::kCombining_size;
+    const auto* it =
+        std::upper_bound(tables::kCombining, end, code,
+                         [](char32_t c, const tables::CombiningRange& r) { return c < r.first; });
+    if (it == tables::kCombining || code > (it - 1)->last) return 0;
     return (it - 1)->combining_class;
 }
 
@@ -77,9 +77,10 @@ void append_decomposed(std::u32string& out, char32_t code) {
         if (index % kTCount) out += static_cast<char32_t>(kTBase + index % kTCount);
         return;
     }
-    const auto* end = kDecompositions + kDecompositions_size;
-    const auto* it = std::lower_bound(
-        kDecompositions, end, code, [](const Decomposition& d, char32_t c) { return d.code < c; });
+    const auto* end = tables::kDecompositions + tables::kDecompositions_size;
+    const auto* it =
+        std::lower_bound(tables::kDecompositions, end, code,
+                         [](const tables::Decomposition& d, char32_t c) { return d.code < c; });
     if (it == end || it->code != code) {
         out += code;
         return;
@@ -98,11 +99,12 @@ char32_t compose(char32_t first, char32_t second) {
         second > kTBase && second < kTBase + kTCount) {
         return first + (second - kTBase);
     }
-    const auto* end = kCompositions + kCompositions_size;
-    const auto* it = std::lower_bound(kCompositions, end, std::pair(first, second),
-                                      [](const Composition& c, std::pair<char32_t, char32_t> p) {
-                                          return std::pair(c.first, c.second) < p;
-                                      });
+    const auto* end = tables::kCompositions + tables::kCompositions_size;
+    const auto* it =
+        std::lower_bound(tables::kCompositions, end, std::pair(first, second),
+                         [](const tables::Composition& c, std::pair<char32_t, char32_t> p) {
+                             return std::pair(c.first, c.second) < p;
+                         });
     return it != end && it->first == first && it->second == second ? it->composed : 0;
 }
 
@@ -148,9 +150,10 @@ void compose_all(std::u32string& text) {
 const CharClass* bmp_classes() {
     static const std::vector<CharClass> table = [] {
         std::vector<CharClass> t(0x10000, CharClass::other);
-        for (std::size_t i = 0; i < kClasses_size; ++i) {
-            for (char32_t c = kClasses[i].first; c <= kClasses[i].last && c < 0x10000; ++c) {
-                t[c] = kClasses[i].kind;
+        for (std::size_t i = 0; i < tables::kClasses_size; ++i) {
+            for (char32_t c = tables::kClasses[i].first;
+                 c <= tables::kClasses[i].last && c < 0x10000; ++c) {
+                t[c] = tables::kClasses[i].kind;
             }
         }
         return t;

@@ -19,7 +19,7 @@ class Run(driver.CliTest):
         return self.ok_json("run", MODEL, "--temp", 0, *arguments, **kwargs)
 
     def test_json_has_text_ids_timing_and_ledger(self):
-        got = self.run_json("-p", "Once upon", "-n", 12, "--ignore-eos")
+        got = self.run_json("-p", "Once upon", "-n", 12, "--ignore-eos", env=driver.MEASURED)
         self.assertEqual(len(got["ids"]), 12)
         self.assertEqual(got["prompt"], "Once upon")
         self.assertEqual(got["prompt_tokens"], len(got["prompt_ids"]))
@@ -31,6 +31,19 @@ class Run(driver.CliTest):
         linear = got["ledger"]["decode"]["linear"]
         self.assertGreater(linear["flops"], 0)
         self.assertEqual(got["ledger"]["decode"]["host_to_device_bytes"], 0)
+
+    def test_the_speed_of_the_memory_can_be_stated(self):
+        words = ("run", MODEL, "-p", "Once", "-n", 4, "--ignore-eos")
+        got = self.ok_json(*words, env={"MILLRACE_READ_GB_S": "12.5"})
+        self.assertEqual(got["read_bandwidth_gb_s"], 12.5)
+        self.assertAlmostEqual(got["percent_of_bandwidth"], 100 * got["gb_s"] / 12.5)
+        for wrong in ("fast", "-3", "0", "1e999", "12,5"):
+            self.fails(2, *words, env={"MILLRACE_READ_GB_S": wrong},
+                       says=["MILLRACE_READ_GB_S", "above 0"])
+        # A roofline is held against what was measured.
+        self.assertNotEqual(
+            self.ok_json(*words, "--roofline", env={"MILLRACE_READ_GB_S": "0.001"})["read_bandwidth_gb_s"],
+            0.001)
 
     def test_text_is_the_prompt_and_what_json_says(self):
         arguments = ["run", MODEL, "--temp", 0, "-n", 12, "-p", "Once upon"]
