@@ -64,7 +64,8 @@ bench: program ## measure decode, prefill and load on the TinyLlama shape (BENCH
 	$(BUILD)/millrace bench prefill $(BENCH):q8_0
 	$(BUILD)/millrace bench load $(BENCH):q8_0
 
-install: build ## install to PREFIX
+install: configure ## install to PREFIX
+	cmake --build $(BUILD) -j $(JOBS) --target millrace_installed
 	cmake --install $(BUILD) --prefix "$(PREFIX)"
 
 package: deps ## archives, .deb packages and a wheel in out/packages (PACKAGE=-DMILLRACE_CUDA=OFF)

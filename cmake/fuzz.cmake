@@ -72,7 +72,7 @@ add_library(mr_sanitized STATIC ${other_sources} $<TARGET_OBJECTS:mr_sanitized_t
 foreach(target mr_sanitized_text mr_sanitized)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
     target_link_libraries(${target} PUBLIC mr_sanitized_options)
-    target_compile_options(${target} PRIVATE ${undefined} -O1)
+    target_compile_options(${target} PRIVATE ${undefined} -Og)
 endforeach()
 
 # A hostile count must not become an allocation: no test file is large, so a limit applies. Leak
@@ -82,12 +82,12 @@ set(fuzz_environment "ASAN_OPTIONS=detect_leaks=0:max_allocation_size_mb=512:abo
 
 add_library(mr_fuzz_driver OBJECT ${PROJECT_SOURCE_DIR}/tests/fuzz/driver.cpp)
 target_link_libraries(mr_fuzz_driver PRIVATE mr_sanitized_options)
-target_compile_options(mr_fuzz_driver PRIVATE -O1)
+target_compile_options(mr_fuzz_driver PRIVATE -Og)
 
 if(MILLRACE_FUZZ AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     add_library(mr_covered STATIC ${reader_sources})
     target_link_libraries(mr_covered PUBLIC mr_sanitized_options)
-    target_compile_options(mr_covered PUBLIC -fsanitize=fuzzer-no-link ${undefined} -O1)
+    target_compile_options(mr_covered PUBLIC -fsanitize=fuzzer-no-link ${undefined} -Og)
 endif()
 
 file(GLOB_RECURSE fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/formats/*_fuzz.cpp
@@ -98,7 +98,7 @@ foreach(source ${fuzz_sources})
     string(REGEX REPLACE "_fuzz$" "" name ${name})
     add_executable(fuzz_${name} ${source} $<TARGET_OBJECTS:mr_fuzz_driver>)
     target_link_libraries(fuzz_${name} PRIVATE mr_sanitized)
-    target_compile_options(fuzz_${name} PRIVATE ${undefined} -O1)
+    target_compile_options(fuzz_${name} PRIVATE ${undefined} -Og)
     add_test(NAME fuzz.${name} COMMAND fuzz_${name}
              ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name} 1 ${MILLRACE_FUZZ_COUNT})
     set_tests_properties(fuzz.${name} PROPERTIES TIMEOUT 300 COST 50 ENVIRONMENT "${fuzz_environment}")

@@ -40,3 +40,11 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/millraceConfigVersion.cma
     COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/millraceConfig.cmake
     ${PROJECT_BINARY_DIR}/millraceConfigVersion.cmake DESTINATION ${package_dir} COMPONENT dev)
+
+# What the rules above install, without the tests: `make install`.
+add_custom_target(millrace_installed)
+foreach(target millrace millrace_version millrace_kernels millrace_cli millrace_mpi)
+    if(TARGET ${target})
+        add_dependencies(millrace_installed ${target})
+    endif()
+endforeach()

@@ -7,13 +7,13 @@ include(GoogleTest)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers.cpp CONTENT "int main() {}\n")
 add_executable(test_headers ${PROJECT_BINARY_DIR}/test_headers.cpp)
 target_link_libraries(test_headers PRIVATE mr_options GTest::gtest fmt::fmt)
-target_compile_options(test_headers PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
+target_compile_options(test_headers PRIVATE $<$<NOT:$<CONFIG:Debug>>:-Og>)
 target_precompile_headers(test_headers PRIVATE <gtest/gtest.h> <fmt/format.h>)
 
-# Tests are optimised for compile time, not for speed: -O1.
+# Tests are optimised for compile time, not for speed: -Og.
 function(millrace_quick_to_compile target)
     target_compile_options(${target} PRIVATE
-        $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1> ${MR_FALSE_ALARMS})
+        $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-Og> ${MR_FALSE_ALARMS})
     target_precompile_headers(${target} REUSE_FROM test_headers)
     millrace_together(${target} 12)
 endfunction()
