@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Checks that a page and its Chinese version say the same: README.md and README.zh.md, docs/NAME.md
 and docs/zh/NAME.md. Section by section they have the same headings' levels, commands, formulas, names
-in code, tables, lists, paragraphs, links and figures. Also checks the Chinese pages' typography, and that they
-use the terms of the glossary in docs/zh/index.md.
+in code, tables, lists, paragraphs, links and figures. Comments of commands are translated: of these only the
+figures are compared. Also checks the Chinese pages' typography, and that they use the terms of the glossary in
+docs/zh/index.md.
 
     languages.py ROOT          check the pages below ROOT
     languages.py --self-test   check the checks, with samples of faults
@@ -204,9 +205,11 @@ def avoided(index):
 
 def style(text, words={}):
     """Faults of a Chinese text's typography and terms, each with what is around it."""
+    comments = [line for section in parse(text) for line in section.comments.splitlines() if line.strip()]
+    yield from (f"a comment of a command that is not Chinese: {line}" for line in comments if not re.search(HAN, line))
     text = re.sub(r"^\s*(```|~~~).*?^\s*(```|~~~)", "", COMMENT.sub("", text), flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^    .*", "", text, flags=re.MULTILINE)
-    text = LINK.sub(lambda link: link[1] or "x", CODE.sub("x", text))
+    text = LINK.sub(lambda link: link[1] or "x", CODE.sub("x", "\n\n".join([text] + comments)))
     bare = text.replace("**", "")
     rules = [(bare, f"{HAN}[A-Za-z0-9]|[A-Za-z0-9%]{HAN}", "no space between Chinese and Latin"),
              (bare, f"{HAN}[,;:?!().]|[,;:?!()]{HAN}", "half-width punctuation beside Chinese"),
@@ -288,6 +291,9 @@ SAMPLES = [
     ("# A\n\n## B\n", "# 甲\n\n### 乙\n", "headings' levels differ"),
     ("```\nrun -n 5   # five, 5\n```\n", "```\nrun -n 5   # 五，5\n```\n", None),
     ("```\nrun -n 5\n```\n", "```\nrun -n 6\n```\n", "commands differ"),
+    ("```\nrun -n 5   # five\n```\n", "```\nrun -n 6   # 五\n```\n", "commands differ"),
+    ("```\n# first\nrun a#b\n```\n", "```\n# 首先\nrun a#b\n```\n", None),
+    ("```\nrun a#b\n```\n", "```\nrun a#c\n```\n", "commands differ"),
     ("```\nrun   # 5\n```\n", "```\nrun   # 6\n```\n", "comments of commands"),
     ("```\nrun\n```\n", "run\n", "commands differ"),
     ("Let\n\n    l = a + 5\n", "令\n\n    l = a + 6\n", "formulas differ"),
@@ -314,7 +320,8 @@ STYLE_SAMPLES = [
     ("每步读16 个字节。", "no space"), ("用`x` 读。", "no space"), ("读权重, 再算。", "half-width"),
     ("读权重(一次)。", "half-width"), ("权重 ，再算。", "a space beside"), ("共 ４ 个。", "full-width letters"),
     ("共 3 万个。", "write out"), ("先读权重，\n再算。", "line break"), ("**权重。**先读。", "bold"),
-    ("用页锁定内存。", "glossary"),
+    ("用页锁定内存。", "glossary"), ("```\nrun   # 读 16 个\n```\n", None),
+    ("```\nrun   # read it\n```\n", "not Chinese"), ("```\nrun   # 读16 个\n```\n", "no space"),
 ]
 GLOSSARY = "| a | b | 其他 |\n\n## 术语表\n\n| 英文 | 中文 | 不用 |\n|--|--|--|\n| pinned | 锁页内存 | 页锁定内存、固定内存 |\n"
 
