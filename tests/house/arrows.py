@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Checks that includes only point down the list of rooms (docs/architecture.md)."""
+"""Checks the dependencies between modules (the folders of src/, and bench/): a file may include headers of
+its own module and of modules before it in MODULES. docs/architecture.md has the same list, top down."""
 import pathlib
 import re
 import sys
 
-HOUSE = ["core", "observe", "ops", "formats", "text", "model", "decode", "story", "train", "serve",
-         "bench", "cli"]
-LEVEL = {room: level for level, room in enumerate(HOUSE)}
+MODULES = ["core", "observe", "ops", "formats", "text", "model", "decode", "story", "train", "serve",
+           "bench", "cli"]
+LEVEL = {module: level for level, module in enumerate(MODULES)}
 
 # Inside model: the folders that each folder may not include; "" is the top, for its headers.
 MODEL_SHUT = {
@@ -31,12 +32,12 @@ def main() -> int:
         if path.suffix not in {".h", ".cpp", ".cu", ".cuh", ".inl"}:
             continue
         parts = path.relative_to(root).parts
-        room = parts[1] if parts[0] == "src" else parts[0]
-        if room not in LEVEL:
-            wrong.append(f"{path}: '{room}' is not a room of the house")
+        module = parts[1] if parts[0] == "src" else parts[0]
+        if module not in LEVEL:
+            wrong.append(f"{path}: '{module}' is not a known module")
             continue
         shut = set()
-        if room == "model":
+        if module == "model":
             folder = model_folder("/".join(parts[1:]))
             if folder not in MODEL_SHUT:
                 wrong.append(f"{path}: 'model/{folder}' is not a part of model")
@@ -49,12 +50,12 @@ def main() -> int:
                 continue
             seen += 1
             if match[2] not in LEVEL:
-                wrong.append(f"{path}:{number}: includes unknown room '{match[2]}'")
-            elif LEVEL[match[2]] > LEVEL[room]:
-                wrong.append(f"{path}:{number}: '{room}' points up to '{match[2]}'")
+                wrong.append(f"{path}:{number}: includes unknown module '{match[2]}'")
+            elif LEVEL[match[2]] > LEVEL[module]:
+                wrong.append(f"{path}:{number}: '{module}' may not include '{match[2]}'")
             elif match[2] == "model" and model_folder(match[1]) in shut:
                 wrong.append(f"{path}:{number}: 'model/{folder}' includes '{match[1]}'")
-    print("\n".join(wrong) or f"{seen} includes between rooms, all of them downward")
+    print("\n".join(wrong) or f"{seen} includes, all of them allowed")
     return 1 if wrong or not seen else 0
 
 
