@@ -1,5 +1,5 @@
 // The program with fault injection, only for tests: MILLRACE_FAULT=save:N kills it at the N-th
-// point of saving; ctrl-c:N raises Ctrl-C there (docs/training.md).
+// point of saving; ctrl-c:N raises Ctrl-C there (docs/training-internals.md).
 #include <charconv>
 #include <csignal>
 #include <cstdio>

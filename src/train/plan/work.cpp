@@ -6,7 +6,8 @@ namespace {
 // The least time of a kernel, from its first block to the next kernel's. Assumed; it keeps a plan
 // from cutting a batch into tiny pieces.
 constexpr double kKernelSeconds = 2e-6;
-// A step of GPT-2's 12 layers has about 400 launches (docs/training.md), a third of them forward.
+// A step of GPT-2's 12 layers has about 400 launches (docs/notebook/training.md), a third of
+// them forward.
 constexpr double kForwardKernels = 11, kBackwardKernels = 22;
 
 // Bytes of an element: activations are bf16, the residual stream and its gradient f32.
