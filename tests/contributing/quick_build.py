@@ -4,6 +4,9 @@ An object is stale where its source, or a header that it includes, has changed (
 stale object is linked. Those with changed sources are compiled again, and so is every other stale one
 that the program turns out to need: the linker is asked until it misses nothing. Fresh objects are
 compiled with the flags of the build but for -O0.
+
+An object of several sources, of which some have changed and no header has, stays: the changed ones are
+compiled alone and linked first, and the linker takes the first definition of a name.
 """
 import functools
 import json
@@ -48,8 +51,15 @@ class QuickBuild:
         self.new = [path for path in new if path.endswith(".cpp")]
         self.changed_sources = [path for path in changed if path.endswith((".cpp", ".cu"))]
         self.touched = {str(self.source / path) for path in changed if path not in declared}
-        self.stale = {name for name, files in self.deps.items()
-                      if self.touched & set(files) or self.is_behind(name, files)}
+        self.stale, self.patched = set(), {}  # objects; object -> its changed sources, in `source`
+        for name, files in self.deps.items():
+            touched = self.touched & set(files)
+            if self.is_behind(name, files):
+                self.stale.add(name)
+            elif touched and self.is_joined(name) and all(path.endswith(".cpp") for path in touched):
+                self.patched[name] = sorted(touched)
+            elif touched:
+                self.stale.add(name)
 
     def read_deps(self):
         """Object -> absolute paths of all that was read to compile it."""
@@ -64,6 +74,10 @@ class QuickBuild:
                 name = line.split(": #deps")[0]
                 deps[name] = []
         return deps
+
+    def is_joined(self, name):
+        """Whether the object has several sources."""
+        return name in self.commands and "/Unity/" in self.commands[name][1]
 
     def is_behind(self, name, files):
         """Whether a source of the tree has changed since the build."""
@@ -173,17 +187,21 @@ class QuickBuild:
         for name in stale:
             if changed & set(self.deps[name]):
                 fresh[name] = self.again(name)
+        for name in self.owned(self.patched, target):
+            for path in self.patched[name]:
+                out = self.objects_folder / f"{name.replace('/', '_')}_{pathlib.Path(path).stem}.o"
+                fresh[(name, path)] = self.compile(self.commands[name][0], self.moved(path), out)
         return fresh
 
-    def stale_of(self, target):
-        """Stale objects that the program may be linked of. Test programs have the example's tests alone."""
+    def owned(self, objects, target):
+        """Those that the program may be linked of. Test programs have the example's tests alone."""
         owners = {"millrace", "mr_cli", "mr_bench", "mr_ladder"} | (set() if target.startswith("test_") else {target})
         parts = [f"CMakeFiles/{owner}.dir/" for owner in owners] + ["CMakeFiles/mr_isa_"]
-        return {name for name in self.stale if name in self.commands and any(part in name for part in parts)}
+        return {name for name in objects if name in self.commands and any(part in name for part in parts)}
 
     def program(self, target):
         """Links `target` and returns its path."""
-        stale = self.stale_of(target)
+        stale = self.owned(self.stale, target)
         fresh = self.first_objects(target, stale)
         out = self.objects_folder / target
         words = []
@@ -195,7 +213,8 @@ class QuickBuild:
         at = words.index("-o")
         words[at + 1] = str(out)
         while True:
-            code, text = run(words[:at] + list(fresh.values()) + words[at:] + ["-Wl,--gc-sections"], self.build)
+            code, text = run([words[0], *fresh.values(), *words[1:], "-Wl,--gc-sections",
+                              "-Wl,--allow-multiple-definition"], self.build)
             if code == 0:
                 return str(out)
             missing = set(re.findall(r"undefined reference to `([^']+)'", text))
