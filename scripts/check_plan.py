@@ -130,6 +130,9 @@ def add_file(plan, root, name):
             add_cli(plan, [stem], root)
         else:
             plan.left_out.append(f"{name}: many tests of the command line share it; ctest -R '^cli'")
+    elif parts[:2] == ("tests", "compat"):
+        add_cli(plan, ["compat"], root)  # it reads the records and the cases there
+        plan.left_out.append(f"{name}: transformers is installed to compare with it; `make test-compat`")
     elif parts[:2] == ("tests", "gpu") or parts[0] == "bench" and name.endswith((".cu", ".cuh")):
         if name.endswith((".cu", ".cpp")):
             plan.cuda.append(name)

@@ -54,6 +54,12 @@ class Plan(unittest.TestCase):
         for name in ("cli.tokenize", "cli.help", "cli.eval"):
             self.assertIn(f"ctest {name}", got)
 
+    def test_records_of_transformers(self):
+        for name in ("tests/compat/recorded.json", "tests/compat/models.py"):
+            self.assertEqual(lines(name), [
+                "build millrace_cli", "build millrace_faulty", "ctest cli.compat", "ctest house",
+                f"not done: {name}: transformers is installed to compare with it; `make test-compat`"])
+
     def test_what_is_not_known_is_said(self):
         for name in ("LICENSE", "cmake/rooms.cmake", "python/millrace/ops.py", "tests/cli/driver.py"):
             self.assertTrue([line for line in lines(name) if line.startswith(f"not done: {name}: ")], name)
