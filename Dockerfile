@@ -28,7 +28,7 @@ RUN cmake --preset package -DMILLRACE_CUDA="${CUDA}" -DMILLRACE_CUDA_ARCH="${CUD
 # hadolint ignore=DL3006
 FROM ${RUNTIME_IMAGE}
 LABEL org.opencontainers.image.title="millrace" \
-      org.opencontainers.image.description="Runs and trains transformer language models" \
+      org.opencontainers.image.description="Runs, serves and trains transformer language models" \
       org.opencontainers.image.licenses="MIT"
 # What NVIDIA's container toolkit brings into the container, where it is installed.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

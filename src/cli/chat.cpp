@@ -188,7 +188,7 @@ void add_chat(const Command& app, Action& action) {
         .add_flag("--parse-special", options->chat.parse_special,
                   "Special tokens written out in messages become their ids")
         .rare();
-    command.add_flag("--json", options->shared.json, "Print one JSON object a line and answer");
+    command.add_flag("--json", options->shared.json, "Print each answer as one line of JSON");
     add_context_options(
         command, options->context, {"full", "streaming"},
         "a conversation that is longer than the context: full forgets its oldest turns");

@@ -75,7 +75,7 @@ std::string man_page(const CommandOutline& program, std::string_view version) {
         ".SH NAME\nmillrace \\- {}\n"
         ".SH SYNOPSIS\n\\fBmillrace\\fR \\fICOMMAND\\fR [\\fIMODEL\\fR] [\\fIOPTIONS\\fR]\n"
         ".SH DESCRIPTION\n{}\n.PP\n.nf\n{}\n.fi\n.SH COMMANDS\n",
-        plain(version), "run and train transformer language models", plain(program.about),
+        plain(version), "run, serve and train transformer language models", plain(program.about),
         plain(program.footer));
     for (const CommandOutline& command : program.commands) add_command(page, command);
     page +=

@@ -145,7 +145,7 @@ int run(const PlanOptions& options, const Command& command) {
             {.field = "layout",
              .value = layout_text(report.job, found.nearest->layout),
              .problem = fmt::format(
-                 "needs {} a GPU, the least of all that were looked at, and {} of the {} may be "
+                 "needs {} per GPU, the least of all layouts tried, and {} of the {} may be "
                  "planned",
                  bytes(least),
                  bytes(plan::kMemoryShare * static_cast<double>(report.cluster.device.memory)),
@@ -172,35 +172,36 @@ void add_plan(const Command& app, Action& action) {
     auto options = std::make_shared<PlanOptions>();
     PlanOptions& o = *options;
     const Command c =
-        app.add_subcommand("plan", "Memory, time and cost of training on many GPUs, foretold");
-    c.add_option("model", o.model, "Whose shape it is: random:SHAPE, or a model's file or folder")
+        app.add_subcommand("plan", "Estimate memory, time and cost of training on many GPUs");
+    c.add_option("model", o.model, "The model's shape: random:SHAPE, or a model's file or folder")
         .required();
     add_json_option(c, o.shared);
     c.group("The cluster");
     c.add_option("--gpus", o.gpus, "GPUs in all").range(1, 1 << 20).shows_default();
-    c.add_option("--node", o.node, "GPUs of a node").range(1, 1 << 10).shows_default();
+    c.add_option("--node", o.node, "GPUs per node").range(1, 1 << 10).shows_default();
     c.add_option("--device", o.device, "h100, h200, a100 or rtx-4090")
         .shown_as("NAME")
         .shows_default();
     c.add_option("--link-node", o.link_node,
-                 "Rate of a GPU inside of its node, both directions together, as NVLink is sold; "
+                 "Link rate of a GPU inside its node, both directions together, as NVLink is sold; "
                  "default: the device's")
         .shown_as("RATE");
     c.add_option("--link-net", o.link_net,
                  "... to other nodes, each direction, as networks are sold; default: the device's")
         .shown_as("RATE");
     c.add_option("--measured", o.measured,
-                 "What 'bench train --json' wrote on such a GPU: how fast it computes")
+                 "Output of 'bench train --json' on such a GPU, for its measured speed")
         .shown_as("FILE");
-    c.add_option("--pace", o.pace, "How many times as long as by our kernels a GPU computes")
+    c.add_option("--pace", o.pace,
+                 "Compute time of this GPU as a multiple of the estimate for Millrace's kernels")
         .range(0.01, 100.0)
         .rare();
     c.group("The run");
-    c.add_option("--seq", o.seq, "Tokens of a sequence; default: the context, at most 8192")
+    c.add_option("--seq", o.seq, "Tokens per sequence; default: the context, at most 8192")
         .range(2, 1 << 20);
     c.add_option("--batch", o.batch,
-                 "Sequences of a step over all GPUs: train's --batch x --accumulate; default: "
-                 "16384 tokens a GPU")
+                 "Sequences per step over all GPUs: train's --batch x --accumulate; default: "
+                 "16384 tokens per GPU")
         .range(std::int64_t{1}, std::int64_t{1} << 32);
     c.add_option("--tokens", o.tokens, "Tokens of the whole run, for the GPU-hours: 15e12")
         .range(1.0, 1e18);
@@ -217,19 +218,19 @@ void add_plan(const Command& app, Action& action) {
     c.add_option("--zero", o.zero,
                  "In shards over the replicas: 1 optimizer, 2 and gradients, 3 and parameters")
         .range(0, 3);
-    c.add_option("--micro-batches", o.micro_batches, "Passes of a replica in a step")
+    c.add_option("--micro-batches", o.micro_batches, "Passes of a replica per step")
         .range(1, 1 << 20);
     c.add_option("--recompute", o.recompute, "What to recompute in the backward pass")
         .one_of({"none", "light", "full"});
     c.add_option("--tensor", o.tensor,
-                 "GPUs that share every matrix; for comparison, train has no such")
+                 "GPUs that share every matrix; for comparison only: train cannot do this")
         .range(1, 1 << 10)
         .rare();
     c.add_option("--interleave", o.interleave,
-                 "Parts of the layers that a stage takes in turn; for comparison, likewise")
+                 "Parts of the layers that a stage takes in turn; for comparison only")
         .range(1, 1 << 10)
         .rare();
-    c.add_option("--layouts", o.layouts, "List so many, the fastest first")
+    c.add_option("--layouts", o.layouts, "Number of layouts to list, fastest first")
         .range(1, 1000)
         .shows_default();
     c.footer(

@@ -157,7 +157,9 @@ void parse(CLI::App& app, const std::vector<std::string>& words) {
 }
 
 int run_main(int argc, char** argv) {
-    CLI::App app{"Millrace runs transformer language models, and shows where every byte went."};
+    CLI::App app{
+        "Millrace runs, serves and trains transformer language models, and shows where every byte "
+        "went."};
     app.name("millrace");
     set_help(app);
     app.footer(kExamples);

@@ -98,8 +98,9 @@ void add_serve(const Command& app, Action& action) {
         .range(0, 65535)
         .shows_default();
     command
-        .add_option("--api-key-file", options->key_file,
-                    "Keys that clients must send, one a line; needed where --host is not loopback")
+        .add_option(
+            "--api-key-file", options->key_file,
+            "Keys that clients must send, one per line; needed where --host is not loopback")
         .shown_as("FILE");
     command
         .add_flag("--share-prefixes", options->api.share_prefixes,

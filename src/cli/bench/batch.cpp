@@ -44,7 +44,7 @@ double rate_of(const std::string& text) {
     double value = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (error != std::errc() || end != number.data() + number.size() || !(value > 0)) {
-        bad("--arrivals", text, "give requests a second, 40/s for example");
+        bad("--arrivals", text, "give requests per second, 40/s for example");
     }
     return value;
 }
@@ -207,7 +207,8 @@ int bench(BenchBatchOptions options, const Command& command) {
 void add_bench_batch(const Command& bench_command, Action& action) {
     auto options = std::make_shared<BenchBatchOptions>();
     const Command command = bench_command.add_subcommand(
-        "batch", "Many generations on one engine: output tokens a second, time to the first token");
+        "batch",
+        "Many generations on one engine: output tokens per second, time to the first token");
     add_model_options(command, options->shared);
     command
         .add_option("--sequences", options->sequences,
@@ -223,7 +224,7 @@ void add_bench_batch(const Command& bench_command, Action& action) {
         .shows_default();
     command
         .add_option("--arrivals", options->arrivals,
-                    "Requests a second, at random (Poisson) times: 40/s; all at once without it")
+                    "Requests per second, at random (Poisson) times: 40/s; all at once without it")
         .shown_as("RATE");
     command
         .add_option("--mix", options->mix,

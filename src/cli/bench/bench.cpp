@@ -295,7 +295,7 @@ void add_bench(const Command& app, Action& action) {
     };
     const std::shared_ptr<BenchOptions> decoding = own(), filling = own(), loading = own();
     const Command decode =
-        add_kind(bench, decoding, "decode", "Tokens a second, one after the other");
+        add_kind(bench, decoding, "decode", "Tokens per second, one after the other");
     add_measure_options(decode, *decoding);
     decode.add_option("--batch", decoding->measure.batch, "Sequences that are decoded together")
         .range(1, 4096)
@@ -309,7 +309,7 @@ void add_bench(const Command& app, Action& action) {
                     "In every step one sequence leaves the batch and joins again");
     add_context_options(decode, decoding->context, {"full", "streaming"});
     when_called(decode, decoding, decode_bench);
-    const Command prefill = add_kind(bench, filling, "prefill", "Tokens a second of a prompt");
+    const Command prefill = add_kind(bench, filling, "prefill", "Tokens per second of a prompt");
     add_measure_options(prefill, *filling);
     when_called(prefill, filling, prefill_bench);
     const Command load = add_kind(bench, loading, "load",

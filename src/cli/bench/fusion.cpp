@@ -273,7 +273,7 @@ int fusion_bench(BenchFusionOptions options) {
 void add_bench_fusion(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchFusionOptions>();
     const Command command = bench.add_subcommand(
-        "fusion", "What each fusion of a decode step is worth: time a token, launches, NLL");
+        "fusion", "What each fusion of a decode step is worth: time per token, launches, NLL");
     add_model_options(command, options->shared);
     command
         .add_option("--types", options->types,

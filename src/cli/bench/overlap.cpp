@@ -206,10 +206,10 @@ int overlap_bench(const BenchOverlapOptions& options) {
 
 void add_measure_options(const Command& command, BenchOverlapOptions& options) {
     overlap::Options& measure = options.measure;
-    command.add_option("--batch", measure.batch, "Sequences of a step, 1 to 65536")
+    command.add_option("--batch", measure.batch, "Sequences per step, 1 to 65536")
         .range(1, 1 << 16)
         .shows_default();
-    command.add_option("--seq", measure.seq, "Tokens of a sequence, 2 to 1048576")
+    command.add_option("--seq", measure.seq, "Tokens per sequence, 2 to 1048576")
         .range(2, 1 << 20)
         .shows_default();
     command

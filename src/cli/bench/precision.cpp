@@ -312,12 +312,10 @@ void add_bench_precision(const Command& bench, Action& action) {
         .add_option("--cpu-steps", options->cpu_steps,
                     "... of those on the CPU, after which losses are compared; default: --steps")
         .range(std::int64_t{1}, std::int64_t{100000});
-    command.add_option("--batch", study.batch, "Sequences of a step")
+    command.add_option("--batch", study.batch, "Sequences per step")
         .range(1, 1 << 16)
         .shows_default();
-    command.add_option("--seq", study.seq, "Tokens of a sequence")
-        .range(2, 1 << 20)
-        .shows_default();
+    command.add_option("--seq", study.seq, "Tokens per sequence").range(2, 1 << 20).shows_default();
     command
         .add_option("--data", options->data,
                     "A folder of 'millrace data pack', or any file, read byte by byte; else tokens "

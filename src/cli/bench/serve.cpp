@@ -253,7 +253,7 @@ void require_sense(const BenchServeOptions& options) {
 void add_bench_serve(const Command& bench_command, Action& action) {
     auto options = std::make_shared<BenchServeOptions>();
     const Command command = bench_command.add_subcommand(
-        "serve", "A server under load: time to the first token, between tokens, tokens a second");
+        "serve", "A server under load: time to the first token, between tokens, tokens per second");
     add_model_options(command, options->server.shared);
     command
         .add_option("--concurrency", options->concurrency,
@@ -270,12 +270,12 @@ void add_bench_serve(const Command& bench_command, Action& action) {
         .shows_default();
     command
         .add_option("--rate", options->rate,
-                    "Requests a second, at random (Poisson) times; after the clients of "
+                    "Requests per second, at random (Poisson) times; after the clients of "
                     "--concurrency where that is given, too")
         .range(0.001, 1e6);
     command
         .add_option("--requests", options->requests,
-                    "Requests of a row; 0: three a client or 10 seconds of --rate, at least 16")
+                    "Requests of a row; 0: three per client or 10 seconds of --rate, at least 16")
         .range(0, 1 << 24);
     command.add_option("--idle", options->idle, "Connections that stand beside it and ask nothing")
         .range(0, 60000);

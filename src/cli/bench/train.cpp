@@ -298,16 +298,16 @@ void add_bench_train(const Command& bench, Action& action) {
         .required();
     command
         .add_option("--batch", options->batch,
-                    "Sequences of a pass; 'auto': the most that fit a GPU")
+                    "Sequences per pass; 'auto': the most that fit a GPU")
         .shown_as("N|auto")
         .shows_default();
-    command.add_option("--seq", options->seq, "Tokens of a sequence")
+    command.add_option("--seq", options->seq, "Tokens per sequence")
         .range(2, 1 << 20)
         .shows_default();
     command.add_option("--grains", options->grains, "Sums of passes that a step is a tree of")
         .range(1, 1 << 20)
         .shows_default();
-    command.add_option("--accumulate", options->accumulate, "Passes of a step")
+    command.add_option("--accumulate", options->accumulate, "Passes per step")
         .range(1, 1 << 16)
         .shows_default();
     command
