@@ -143,7 +143,7 @@ class Evaluation:
     cut: int  #: documents that were longer than the context
     seconds: float
     passes: int | None  #: of models that fill in tokens
-    bound_nll: float | None  #: ... the bound they are trained by, nats a token
+    bound_nll: float | None  #: ... the bound they are trained by, nats per token
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,7 +85,7 @@ class Sample(NamedTuple):
 
 
 class Metrics(list[dict[str, Any]]):
-    """A dict a step, as metrics.jsonl has them: step, loss, lr, grad_norm, tokens_per_second,
+    """One dict per step, as in metrics.jsonl: step, loss, lr, grad_norm, tokens_per_second,
     data_wait_seconds, skipped, seconds, and where there are any val_loss, bits_per_byte and masked.
     """
 
@@ -104,7 +104,7 @@ class Metrics(list[dict[str, Any]]):
         return {name: self.column(name) for name in {key: 0 for step in self for key in step}}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a step, with `step` as its index; needs pandas."""
+        """One row per step, with `step` as its index; needs pandas."""
         import pandas
 
         return pandas.DataFrame.from_records(list(self)).set_index("step")
