@@ -118,7 +118,7 @@ foreach(room formats text)
     if(sources)
         add_executable(test_${room}_asan ${sources})
         target_link_libraries(test_${room}_asan PRIVATE mr_sanitized GTest::gtest_main)
-        millrace_together(test_${room}_asan 4)
+        millrace_together(test_${room}_asan 12)
         # The tested code has both sanitizers; compiling the tests themselves with them would take
         # four times as long.
         target_compile_options(test_${room}_asan PRIVATE -O0)

@@ -66,7 +66,7 @@ target_link_libraries(test_tsan PRIVATE mr_tsan millrace GTest::gtest_main)
 target_link_options(test_tsan PRIVATE -Wl,--allow-multiple-definition)
 target_compile_options(test_tsan PRIVATE ${MR_FALSE_ALARMS})
 target_precompile_headers(test_tsan PRIVATE <gtest/gtest.h> <fmt/format.h>)
-millrace_together(test_tsan 4)
+millrace_together(test_tsan 7)
 target_compile_definitions(test_tsan PRIVATE
     MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 # Left out: tests that take long for their values, not for their threads.
