@@ -144,7 +144,7 @@ class Precision(driver.CliTest):
         self.fails(1, *ask, GPT2, *SMALL, "--data", self.folder / "none", says="none")
         self.fails(1, *ask, GPT2, *SMALL, "--data", self.folder, says="data.json")
         text = self.ok(*ask, "--help").out
-        for part in ("--types", "--cpu-steps", "--data FILE", "docs/training.md"):
+        for part in ("--types", "--cpu-steps", "--data FILE", "docs/precision.md"):
             self.assertIn(part, text)
 
 

@@ -331,7 +331,7 @@ void add_bench_precision(const Command& bench, Action& action) {
     add_json_option(command, options->shared);
     command.footer(
         "The loss is that of a text held out, the norm that of the gradient before the step's "
-        "update,\nmoved the share of matrix elements that the steps changed. docs/training.md "
+        "update,\nmoved the share of matrix elements that the steps changed. docs/precision.md "
         "explains the rows.\n"
         "Examples:\n"
         "  millrace bench precision random:gpt2 --steps 200 --cpu-steps 20\n"
