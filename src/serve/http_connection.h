@@ -118,7 +118,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
         // Bytes that a client does not read wait here, where they are counted, not in the kernel.
         socket_.set_option(tcp::socket::send_buffer_size(128 << 10), ignored);
         const tcp::endpoint peer = socket_.remote_endpoint(ignored);
-        peer_ = peer.address().to_string(ignored);
+        peer_ = peer.address().to_string();
         wait_for_request();
     }
 
