@@ -12,8 +12,10 @@ import driver
 
 MODULE = driver.BUILD / "millrace_mpi.so"
 # Tests may run as root and on fewer cores than ranks.
+# More ranks than cores, as root; Open MPI 5 reads PRTE_..., earlier ones OMPI_...
 LAUNCH = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+          "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
 
 
 def mpirun(ranks, *arguments, **kwargs):

@@ -281,7 +281,8 @@ class Ranks(driver.CliTest):
     def test_a_signal_to_mpirun_saves_and_ends_all(self):
         run = self.folder / "run"
         # mpirun kills ranks this many seconds after it has told them to end.
-        job, _ = self.start(run, OMPI_MCA_odls_base_sigkill_timeout="3")
+        job, _ = self.start(run, OMPI_MCA_odls_base_sigkill_timeout="3",
+                            PRTE_MCA_odls_base_sigkill_timeout="3")
         job.send_signal(signal.SIGTERM)
         _, err = job.communicate(timeout=60)
         step = int(err.split("stopped after step ")[1].split(":")[0])
