@@ -15,7 +15,7 @@ CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-t
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 .PHONY: help run test test-compat test-serve test-python test-gpu sanitize-gpu build program configure deps bench install format \
-        format-check check tidy clean package
+        format-check check tidy docs clean package
 .DEFAULT_GOAL := help
 
 help: ## list these targets

@@ -154,10 +154,11 @@ def test_the_reference_is_that_of_the_docstrings(source):
             assert f"### {name}\n" in page and inspect.getdoc(getattr(mr, name)), name
 
 
-def test_the_examples_of_the_page(source, tmp_path, monkeypatch, capsys):
-    page = (source / "docs" / "python.md").read_text()
+@pytest.mark.parametrize("path, count", [("docs/python.md", 5), ("README.md", 1)])
+def test_the_examples_of_the_page(source, tmp_path, monkeypatch, capsys, path, count):
+    page = (source / path).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 5
+    assert len(blocks) >= count
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILLRACE_DEVICE", "cpu")
     # As in conftest.py; the docs should not show threads=1.
@@ -169,6 +170,6 @@ def test_the_examples_of_the_page(source, tmp_path, monkeypatch, capsys):
         if any(importlib.util.find_spec(name) is None for name in wanted):
             assert wanted <= {"torch", "transformers"}  # users may have them
             continue
-        exec(compile(block, "docs/python.md", "exec"), names)
+        exec(compile(block, path, "exec"), names)
     names["m"].close()
     assert "Once upon a time" in capsys.readouterr().out

@@ -106,15 +106,19 @@ class Ends(driver.CliTest):
         self.assertLess(time.monotonic() - start, 8)
 
     def test_times_of_the_transport(self):
-        server = Server("--idle-timeout", 0.5, "--header-timeout", 0.3, "--read-timeout", 1.5)
+        # No time has an upper bound here: the limit that must not end a request is a minute, or
+        # comes first.
+        server = Server("--idle-timeout", 0.5, "--header-timeout", 0.3, "--read-timeout", 60)
+        self.addCleanup(server.stop)
+        self.assertRegex(server.raw(b"GET /health HT"), rb"^HTTP/1\.1 408 ")
+        self.assertEqual(server.raw(b""), b"")
+        self.assertEqual(server.stop(), 0)
+        server = Server("--header-timeout", 0.5, "--read-timeout", 2)
         self.addCleanup(server.stop)
         begin = time.monotonic()
-        self.assertRegex(server.raw(b"GET /health HT"), rb"^HTTP/1\.1 408 ")
-        self.assertLess(time.monotonic() - begin, 1.4)
         self.assertRegex(server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
                                     b"Content-Length: 9\r\n\r\n{"), rb"^HTTP/1\.1 408 ")
-        self.assertGreater(time.monotonic() - begin, 1.7)
-        self.assertEqual(server.raw(b""), b"")
+        self.assertGreater(time.monotonic() - begin, 1.9)
         self.assertEqual(server.stop(), 0)
         self.fails(2, "serve", "--write-timeout", 0, says="--write-timeout")
 

@@ -368,23 +368,37 @@ class Load(Shared):
             and self.server.metric("vllm:kv_cache_usage_perc") == 0
             and self.server.metric("millrace_connections") == 1))
 
+    def test_requests_that_are_no_requests(self):
+        for data in (b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", b"GET /health HTTP/1.1\r\nHost: a b\r\n\r\n",
+                     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
+                     b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n",
+                     b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20000 + b"\r\n\r\n",
+                     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                     b"Content-Length: 9000000\r\n\r\n"):
+            answer = self.server.raw(data.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+            self.assertRegex(answer, rb"^HTTP/1\.1 4\d\d ", data[:80])
+        self.assertEqual(self.server.ok("/health"), {"status": "ok"})
+
+
+class Endless(Shared):
+    """Texts do not end by themselves, however fast the machine is or how slow this test."""
+    arguments = ("--sequences", 4, "--queue", 40, "--context", "streaming")
+    idle = Load.idle
+
     def long(self, stream, n=1):
         connection = self.server.connection()
         connection.request("POST", "/v1/completions", json.dumps({
-            "prompt": START, "max_tokens": 500, "ignore_eos": True, "stream": stream, "n": n}))
+            "prompt": START, "max_tokens": 1000000, "ignore_eos": True, "stream": stream, "n": n}))
         return connection
 
     def test_a_client_that_leaves_frees_its_slot(self):
-        aborted = self.server.metric("vllm:generation_tokens_total")
         for stream in (False, True):
             connections = [self.long(stream, 4) for _ in range(3)]
             self.assertTrue(self.server.wait_until(
                 lambda: self.server.metric("vllm:num_requests_running") == 4))
             for connection in connections:
                 connection.close()
-            self.idle()
-        made = self.server.metric("vllm:generation_tokens_total") - aborted
-        self.assertLess(made, 24 * 500 / 2)
+            self.idle()  # in seconds; the texts would take minutes
 
     def test_a_full_queue(self):
         connections = [self.long(True, 20), self.long(True, 20)]
@@ -399,17 +413,6 @@ class Load(Shared):
             connection.close()
         self.idle()
         self.server.ok("/v1/completions", {"prompt": "a", "max_tokens": 1})
-
-    def test_requests_that_are_no_requests(self):
-        for data in (b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", b"GET /health HTTP/1.1\r\nHost: a b\r\n\r\n",
-                     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n"
-                     b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\n",
-                     b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20000 + b"\r\n\r\n",
-                     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
-                     b"Content-Length: 9000000\r\n\r\n"):
-            answer = self.server.raw(data.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
-            self.assertRegex(answer, rb"^HTTP/1\.1 4\d\d ", data[:80])
-        self.assertEqual(self.server.ok("/health"), {"status": "ok"})
 
 
 if __name__ == "__main__":

@@ -106,7 +106,11 @@ class Contributing(unittest.TestCase):
                        for p in (SOURCE / folder).rglob("*_test.cpp"))
         for name in re.findall(r"--gtest_filter='\*?(\w+)", self.TEXT):
             self.assertRegex(code, rf"(TEST\w*|INSTANTIATE\w+)\({name}\w*,", name)
-        targets = set(re.findall(r"^([a-z-]+):.*?##", (SOURCE / "Makefile").read_text(), re.M))
+        makefile = (SOURCE / "Makefile").read_text()
+        targets = set(re.findall(r"^([a-z-]+):.*?##", makefile, re.M))
+        # Otherwise make finds a folder of that name, docs/ for example, and does nothing.
+        phony = re.search(r"^\.PHONY:((?:.*\\\n)*.*)", makefile, re.M)[1].replace("\\", "").split()
+        self.assertEqual(targets - set(phony), set())
         for name in re.findall(r"(?:`|^)make ([a-z-]+)", self.TEXT, re.M):
             self.assertIn(name, targets)
 

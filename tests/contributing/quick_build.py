@@ -6,7 +6,9 @@ that the program turns out to need: the linker is asked until it misses nothing.
 compiled with the flags of the build but for -O0.
 
 An object of several sources, of which some have changed and no header has, stays: the changed ones are
-compiled alone and linked first, and the linker takes the first definition of a name.
+compiled alone and linked first, and the linker takes the first definition of a name. This needs GCC's -fPIC
+without hidden visibility: GCC then does not inline a global function, which another object may replace, into
+its neighbours. clang does.
 """
 import functools
 import json
