@@ -4,8 +4,6 @@ PRESET ?= release
 BUILD  := build/$(PRESET)
 PREFIX ?= /usr/local
 JOBS   ?= $(shell scripts/jobs.sh)
-# One more than cores: servers and ranks of the tests spend a tenth of the time waiting.
-TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 PROMPT ?= Once upon a time
 BENCH  ?= random:tinyllama-1.1b
 
@@ -26,7 +24,7 @@ run: program ## install missing packages, build, and tell a story with the bundl
 	@$(BUILD)/millrace run -p "$(PROMPT)" -n 300
 
 test: build ## install missing packages, build, and run every test
-	ctest --test-dir $(BUILD) --output-on-failure -j $(TEST_JOBS)
+	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 test-compat: program ## compare with transformers and tokenizers, in its own virtual environment
 	test -x build/compat/bin/python || python3 -m venv build/compat

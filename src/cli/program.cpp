@@ -117,8 +117,10 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
                                   problem.substr(value, end - value));
         }
     }
-    if (const std::size_t at = problem.find(": At Most 1 required"); at != std::string::npos) {
-        problem = problem.substr(0, at) + ": is given more than once";
+    for (const char* most : {": At Most 1 required", ": At most 1 required"}) {  // CLI11 2.4, 2.6
+        if (const std::size_t at = problem.find(most); at != std::string::npos) {
+            problem = problem.substr(0, at) + ": is given more than once";
+        }
     }
     if (const std::size_t end = problem.find(": "); end != std::string::npos) {
         problem.replace(0, end,

@@ -144,13 +144,13 @@ class Typed(driver.CliTest):
 
     def start(self, *options):
         self.ours, theirs = pty.openpty()
+        self.modes = termios.tcgetattr(theirs)
         environment = {**os.environ, "XDG_STATE_HOME": str(self.state), "TERM": "xterm",
                        "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
         self.process = subprocess.Popen(
             [driver.BIN, *map(str, CHAT), *map(str, options)], stdin=theirs, stdout=theirs,
             stderr=theirs, start_new_session=True, env=environment,
             preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0))
-        self.modes = termios.tcgetattr(theirs)
         os.close(theirs)
         self.addCleanup(os.close, self.ours)
         self.addCleanup(self.process.wait)

@@ -288,7 +288,6 @@ TEST_F(DeskTest, DeadlinesAndTheCut) {
     open({.sequences = 1, .most = 300ms});
     const KeptPtr slow = ask("a", work("The cat", kLong, 1));
     const KeptPtr behind = ask("a", work("The cat", kLong, 1));
-    ASSERT_TRUE(slow->wait_for_text());
     for (const KeptPtr& kept : {slow, behind}) {
         ASSERT_TRUE(kept->wait());
         ASSERT_TRUE(kept->failure);
