@@ -11,7 +11,7 @@ import millrace as mr
 
 
 DEVICE = os.environ.get("MILLRACE_DEVICE", "cpu")
-os.environ.setdefault("MILLRACE_READ_GB_S", "20")  # the program then measures no memory
+os.environ.setdefault("MILLRACE_READ_RATE", "20GB/s")  # the program then measures no memory
 
 
 # One thread: on a busy machine, many short calls would wait for a second one.

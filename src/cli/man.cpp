@@ -84,7 +84,7 @@ std::string man_page(const CommandOutline& program, std::string_view version) {
         ".TP\n\\fBMILLRACE_DEVICE\\fR\nauto, cpu or cuda, where \\fB\\-\\-device\\fR is not given\n"
         ".TP\n\\fBMILLRACE_DISABLE\\fR\nA list of parts to switch off, as \\fB\\-\\-disable\\fR\n"
         ".TP\n\\fBMILLRACE_ISA\\fR\nThe instruction path of the CPU's kernels, as portable\n"
-        ".TP\n\\fBMILLRACE_READ_GB_S\\fR\nHow fast the CPU's memory is read; then "
+        ".TP\n\\fBMILLRACE_READ_RATE\\fR\nHow fast the CPU's memory is read, as 27GB/s; then "
         "\\fBrun\\fR does not measure it\n"
         ".SH FILES\n"
         ".TP\n\\fI$XDG_STATE_HOME/millrace/chat_history\\fR\n"

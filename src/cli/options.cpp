@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <iterator>
 #include <string_view>
@@ -173,20 +172,6 @@ Disabled disabled(const SharedOptions& options) {
     }
     add_disabled(out, "--disable", options.disable);
     return out;
-}
-
-double stated_read_rate() {
-    const char* text = std::getenv("MILLRACE_READ_GB_S");
-    if (!text || !*text) return 0;
-    char* end = nullptr;
-    const double rate = std::strtod(text, &end);
-    if (*end || !std::isfinite(rate) || rate <= 0) {
-        throw Error::usage({.field = "MILLRACE_READ_GB_S",
-                            .value = text,
-                            .problem = "must be a number above 0",
-                            .remedy = "state how many GB/s the memory reads, or unset it"});
-    }
-    return rate * 1e9;
 }
 
 }  // namespace mr::cli

@@ -55,8 +55,5 @@ bool use_cuda(const SharedOptions& options);
 int thread_count(const SharedOptions& options);
 // The switches in --disable or MILLRACE_DISABLE. Throws Error (usage) for an unknown word.
 Disabled disabled(const SharedOptions& options);
-// MILLRACE_READ_GB_S: how fast this machine's memory is read, in bytes per second; 0 if not set.
-// Throws Error (usage) for anything but a number above 0.
-double stated_read_rate();
 
 }  // namespace mr::cli

@@ -1,4 +1,4 @@
-// Rates of links as users write them.
+// Rates of links and memory as users write them.
 #pragma once
 
 #include <string>

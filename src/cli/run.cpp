@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <iterator>
@@ -20,6 +21,7 @@
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/prompt_input.h"
+#include "cli/rate.h"
 #include "cli/sampling.h"
 #include "cli/terminal.h"
 #include "core/error.h"
@@ -210,14 +212,13 @@ int run(const Command& command, RunOptions options) {
     std::deque<decode::Scheduler::Id> open;
     int added = 0;
     observe::Ceilings ceilings;
-    // A roofline is held against what was measured beside it.
-    const bool state = !options.roofline && !engine->options().cuda;
-    const double stated = state ? stated_read_rate() : 0;
+    // MILLRACE_READ_RATE states it, so that a short run need not measure. A roofline is held
+    // against what was measured beside it.
+    const char* rate = std::getenv("MILLRACE_READ_RATE");
+    const bool stated = rate && *rate && !options.roofline && !engine->options().cuda;
+    if (stated) ceilings.read = parse_rate(rate, "MILLRACE_READ_RATE");
     const auto measure_ceilings = [&] {
-        if (stated > 0) {
-            ceilings.read = stated;
-            return;
-        }
+        if (stated) return;
         ceilings = observe::ceilings_of(engine->options().cuda, *engine->context().pool, 0.1,
                                         options.roofline);
     };
