@@ -109,6 +109,9 @@ if(cli_sources)
     set(cuda_version "without CUDA")
     if(MILLRACE_HAS_CUDA)
         set(cuda_version "CUDA ${CUDAToolkit_VERSION}")
+        if(NOT MR_CUDA_OPTIMIZED)
+            string(APPEND cuda_version " (kernels not optimised)")
+        endif()
     endif()
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cli/version.cpp PROPERTIES
         COMPILE_DEFINITIONS

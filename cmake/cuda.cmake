@@ -4,9 +4,15 @@
 #                          "80-virtual": PTX, which newer GPUs compile at the first run;
 #                          "75:90": what a 7.5 would run, as machine code of a 9.0, so that the
 #                          kernels for older GPUs can be tested on a newer one
+#   MILLRACE_CUDA_OPTIMIZE AUTO, ON or OFF. OFF compiles kernels in a quarter of the time, to see
+#                          that they compile: the program does not use a GPU then. AUTO is OFF
+#                          where there is no GPU and MILLRACE_CUDA_ARCH is empty.
 set(MILLRACE_CUDA AUTO CACHE STRING "Build the CUDA engine: AUTO, ON or OFF")
 set_property(CACHE MILLRACE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(MILLRACE_CUDA_ARCH "" CACHE STRING "GPU architectures to compile for; empty: this machine's")
+
+set(MILLRACE_CUDA_OPTIMIZE AUTO CACHE STRING "Optimise kernels: AUTO, ON or OFF")
+set_property(CACHE MILLRACE_CUDA_OPTIMIZE PROPERTY STRINGS AUTO ON OFF)
 
 set(MILLRACE_HAS_CUDA FALSE)
 if(NOT MILLRACE_CUDA STREQUAL "OFF" AND NOT MILLRACE_SANITIZE AND NOT MILLRACE_TSAN)
@@ -21,6 +27,7 @@ endif()
 
 if(MILLRACE_HAS_CUDA)
     set(arch "${MILLRACE_CUDA_ARCH}")
+    set(MR_CUDA_OPTIMIZED TRUE)
     if(NOT arch)
         execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                         OUTPUT_VARIABLE caps OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -28,7 +35,13 @@ if(MILLRACE_HAS_CUDA)
         string(REPLACE "." "" arch "${cap}")
         if(NOT arch)
             set(arch 90a)
+            if(MILLRACE_CUDA_OPTIMIZE STREQUAL "AUTO")
+                set(MR_CUDA_OPTIMIZED FALSE)
+            endif()
         endif()
+    endif()
+    if(NOT MILLRACE_CUDA_OPTIMIZE STREQUAL "AUTO")
+        set(MR_CUDA_OPTIMIZED ${MILLRACE_CUDA_OPTIMIZE})
     endif()
     set(code "")
     if(arch MATCHES "^([0-9]+):([0-9]+)$")
@@ -59,6 +72,15 @@ if(MILLRACE_HAS_CUDA)
     endif()
     set(CMAKE_CUDA_STANDARD 20)
     message(STATUS "CUDA: ${CUDAToolkit_VERSION}, for ${arch}")
+    if(NOT MR_CUDA_OPTIMIZED)
+        # nvcc of CUDA 13.0 is the first known to have the option. ptxas then reports losses of
+        # performance, which do not matter here.
+        if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0)
+            add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--Ofast-compile=max>")
+        endif()
+        message(STATUS "CUDA: kernels are compiled but not optimised, and no GPU will be used "
+                       "(-DMILLRACE_CUDA_ARCH=90 builds for a GPU elsewhere)")
+    endif()
 else()
     message(STATUS "CUDA: not used; the CPU engine alone is built")
 endif()
@@ -80,7 +102,8 @@ function(millrace_cuda)
     add_library(mr_attention OBJECT ${attention})
     target_include_directories(mr_attention PRIVATE ${PROJECT_SOURCE_DIR}/include
                                ${PROJECT_SOURCE_DIR}/src)
-    target_compile_definitions(mr_attention PRIVATE MR_CUDA=1)
+    target_compile_definitions(mr_attention PRIVATE MR_CUDA=1
+                               $<$<NOT:$<BOOL:${MR_CUDA_OPTIMIZED}>>:MR_CUDA_NOT_OPTIMIZED=1>)
     target_link_libraries(mr_attention PRIVATE mr_options CUDA::cudart_static)
     target_sources(millrace PRIVATE ${sources} $<TARGET_OBJECTS:mr_attention>)
     target_compile_definitions(millrace PRIVATE MR_CUDA=1)

@@ -18,6 +18,14 @@ namespace {
 
 __global__ void probe() {}
 
+// Kernels that are only checked (MILLRACE_CUDA_OPTIMIZE=OFF) may be slow, or need more registers
+// than a launch has.
+#ifdef MR_CUDA_NOT_OPTIMIZED
+constexpr bool kernels_optimized = false;
+#else
+constexpr bool kernels_optimized = true;
+#endif
+
 // The value of DeviceInfo::sm.
 int code_of(int capability) {
     cudaFuncAttributes attributes{};
@@ -56,6 +64,15 @@ std::string remedy_of(cudaError_t status) {
     }
 }
 
+// `status` stopped the probe.
+std::string problem_of(cudaError_t status) {
+    std::string problem = cudaGetErrorString(status);
+    if (!kernels_optimized && status == cudaErrorNoKernelImageForDevice) {
+        problem = "this build's kernels are not optimised (MILLRACE_CUDA_OPTIMIZE)";
+    }
+    return problem + "; " + remedy_of(status);
+}
+
 DeviceInfo describe() {
     cudaDeviceProp prop{};
     MR_CUDA_CALL(cudaGetDeviceProperties(&prop, 0));
@@ -78,6 +95,7 @@ std::optional<DeviceInfo> probe_device() {
     cudaError_t status = cudaGetDeviceCount(&count);
     if (status == cudaSuccess && count == 0) status = cudaErrorNoDevice;
     if (status == cudaSuccess) status = cudaSetDevice(0);
+    if (status == cudaSuccess && !kernels_optimized) status = cudaErrorNoKernelImageForDevice;
     if (status == cudaSuccess) {
         probe<<<1, 1>>>();
         status = cudaGetLastError();
@@ -88,8 +106,7 @@ std::optional<DeviceInfo> probe_device() {
         int driver = 0;  // 0: no driver, which the runtime reports as "too old"
         const bool none = status == cudaErrorNoDevice ||
                           (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0);
-        last_problem = none ? no_gpu_found()
-                            : std::string(cudaGetErrorString(status)) + "; " + remedy_of(status);
+        last_problem = none ? no_gpu_found() : problem_of(status);
         cudaDeviceProp prop{};
         is_there = count > 0 && cudaGetDeviceProperties(&prop, 0) == cudaSuccess;
         if (is_there) {
@@ -112,6 +129,7 @@ const std::optional<DeviceInfo>& found() {
 const Gpu& this_gpu() {
     static const Gpu found = [] {
         int device = 0, major = 0, minor = 0, count = 0, l2 = 0, shared = 0;
+        if (!kernels_optimized) MR_CUDA_CALL(cudaErrorNoKernelImageForDevice);
         MR_CUDA_CALL(cudaGetDevice(&device));
         MR_CUDA_CALL(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
         MR_CUDA_CALL(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
