@@ -1,5 +1,5 @@
-// The small models of tests/reference, one or more a family, and the logits that transformers gave
-// for them in f64.
+// The small models of tests/reference, one or more per family, and the logits that transformers
+// gave for them in f64.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 
     bench/peers/torch_ops.py [--only overhead,attention,norm,sample] [--json FILE]
 
-Wants the package (`pip install .`) and torch in one Python. Prints a line a measurement, ours,
+Wants the package (`pip install .`) and torch in one Python. Prints one line per measurement, ours,
 torch's and their ratio, and writes all of them to FILE as JSON. Device times are medians over
 events, of calls that follow one another with the queue full; overheads are times of the host, of
 calls on tensors so small that the device waits for it.
@@ -94,7 +94,7 @@ class Noop(torch.autograd.Function):
 
 
 def overhead():
-    title("host, us a call", "noop")
+    title("host, us per call", "noop")
     q, k, v = (torch.randn(1, 64, 1, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     keep = noop_op(), lean_noop_op()

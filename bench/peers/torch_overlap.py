@@ -75,7 +75,7 @@ def main():
     for name in ("dim", "layers", "heads", "kv-heads", "hidden", "vocab", "context", "tied", "batch", "seq"):
         p.add_argument(f"--{name}", type=int, required=True)
     p.add_argument("--family", choices=("gpt2", "llama"), required=True)
-    p.add_argument("--links", required=True, help="bytes a second, separated by commas")
+    p.add_argument("--links", required=True, help="bytes per second, separated by commas")
     p.add_argument("--ranks", type=int, default=8)
     p.add_argument("--bucket", type=int, default=25, help="MiB")
     p.add_argument("--steps", type=int, default=20)

@@ -74,7 +74,7 @@ def measured(attention, *args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", default="64,128,256", help="lengths, with commas")
-    parser.add_argument("--dim", type=int, default=16, help="numbers a head")
+    parser.add_argument("--dim", type=int, default=16, help="numbers per head")
     parser.add_argument("--tile", type=int, default=32, help="queries and keys of a tile")
     parser.add_argument("--spread", type=float, default=1.0, help="scales the queries, so the scores")
     args = parser.parse_args()

@@ -73,14 +73,14 @@ def rungs(matrices, link, shared, size):
         ("2 memory taken once", total, MATRICES, lambda: sum(map(copy, matrices))),
         ("3 matrices stay there", 0, MATRICES,
          lambda: sum(ask(link, str(i).encode()) for i in range(MATRICES))),
-        ("4 one order a token", 0, 1, lambda: ask(link, b"all")),
+        ("4 one order per token", 0, 1, lambda: ask(link, b"all")),
     ]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--matrix", type=int, default=2_928_640, help="bytes of a matrix")
-    parser.add_argument("--reps", type=int, default=7, help="tokens a rung; the median counts")
+    parser.add_argument("--reps", type=int, default=7, help="tokens per rung; the median counts")
     args = parser.parse_args()
     size = max(1, args.matrix // 4096) * 4096
 
@@ -90,7 +90,7 @@ def main():
     child.start()
     try:
         matrices = [make_matrix(size, i) for i in range(MATRICES)]
-        print(f"{MATRICES} matrices, {MATRICES * size / 1e6:.1f} MB a token")
+        print(f"{MATRICES} matrices, {MATRICES * size / 1e6:.1f} MB per token")
         print("rung                     MB sent  round trips   ms/token   of the first")
         first = None
         expected = sum(size - 1 - i for i in range(MATRICES))

@@ -62,7 +62,7 @@ def main():
     rows = [[numbers.gauss(0, 2) for _ in range(args.vocab)] for _ in range(args.rows)]
     uniforms = [numbers.random() for _ in rows]
     print(f"a row: {args.vocab} logits, {args.vocab * 4 / 1e3:.1f} kB in f32; its answer: 4 bytes")
-    print("sampler   ms a row:  k best  softmax    draw     all   tokens")
+    print("sampler ms per row:  k best  softmax    draw     all   tokens")
     expected = None
     for name, best_of in (("sort", by_sorting), ("select", by_selecting)):
         tokens = []

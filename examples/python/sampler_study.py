@@ -18,7 +18,7 @@ def rungs(block, thresholds):
     yield "the engine's sampler", whole
     for tokens in (2, 4, 8):
         if tokens <= block and block % tokens == 0:
-            yield f"{tokens} tokens a pass", {**whole, "steps": block // tokens}
+            yield f"{tokens} tokens per pass", {**whole, "steps": block // tokens}
     for threshold in thresholds:
         yield f"threshold {threshold}", {"remask": "dynamic", "block": block,
                                          "threshold": threshold}
@@ -42,13 +42,13 @@ def main():
         # random:... has no tokenizer, so use ids.
         prompt = given.prompt if not given.model.startswith("random:") else list(range(1, 33))
         print(f"{model.info.source}, on the {model.info.device}\n"
-              f"{'rung':24}{'passes':>8}{'tokens a pass':>15}{'tok/s':>10}{'speed-up':>10}")
+              f"{'rung':24}{'passes':>8}{'tokens per pass':>17}{'tok/s':>10}{'speed-up':>10}")
         for name, options in rungs(given.block, given.thresholds):
             runs = [model.generate(prompt, **asked, **options) for _ in range(given.reps)]
             best = max(runs, key=lambda text: text.tokens_per_second)
             texts[name] = best
             first = texts["sampler on the CPU"].tokens_per_second
-            print(f"{name:24}{best.passes:8}{len(best.ids) / best.passes:15.2f}"
+            print(f"{name:24}{best.passes:8}{len(best.ids) / best.passes:17.2f}"
                   f"{best.tokens_per_second:10.1f}{best.tokens_per_second / first:9.2f}x")
     same = texts["sampler on the CPU"].ids == texts["the engine's sampler"].ids
     print("both samplers draw the same tokens" if same else "TOKENS DIFFER")

@@ -33,7 +33,7 @@ def main():
         data = mr.data.pack(data=stories.path, tokenizer="storyteller", out=given.folder / "data",
                             force=True, progress=True)
         floor = stories.entropy_nats * data.train_documents / data.train_tokens
-        print(f"{data.train_tokens} tokens; no loss can be below {floor:.2f} nats a token")
+        print(f"{data.train_tokens} tokens; no loss can be below {floor:.2f} nats per token")
         run = mr.train(model="llama", dim=given.dim, layers=given.layers, heads=given.heads,
                        data=data.path, out=run_folder, steps=given.steps, batch=given.batch,
                        seq=given.seq, lr=given.lr, eval_every=max(given.steps // 4, 1),

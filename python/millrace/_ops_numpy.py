@@ -128,7 +128,7 @@ def norm_residual(x: Any, residual: Any, weight: Any, bias: Any, eps: float, lay
                     f"{list(residual.shape)}")
     for name, row in (("weight", weight), ("bias", bias)):
         if row is not None and row.shape != x.shape[-1:]:
-            raise wrong(f"{name} has the shape {list(x.shape[-1:])}, one entry a column, not "
+            raise wrong(f"{name} has the shape {list(x.shape[-1:])}, one entry per column, not "
                         f"{list(row.shape)}")
     if residual.dtype not in (x.dtype, np.float32):
         raise wrong(f"residual is {residual.dtype}, x is {x.dtype}; it has x's type, or float32")

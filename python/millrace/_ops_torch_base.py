@@ -76,7 +76,7 @@ def place_of(name: str, x: Any) -> bool:
         _gpu = x.device.index
     if _gpu != x.device.index:
         raise _core.DeviceError(f"{name} lies on {x.device}, and this process computes on "
-                                f"cuda:{_gpu} already; operations take one GPU a process")
+                                f"cuda:{_gpu} already; operations take one GPU per process")
     return True
 
 

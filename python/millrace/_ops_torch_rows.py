@@ -31,7 +31,7 @@ def check_norm(x: Any, residual: Any, weight: Any, bias: Any) -> None:
         raise wrong(f"residual is {residual.dtype}, x is {x.dtype}; it has x's type, or float32")
     for name, row in zip(("weight", "bias"), rows):
         if row.shape != x.shape[-1:]:
-            raise wrong(f"{name} has the shape {list(x.shape[-1:])}, one entry a column, not "
+            raise wrong(f"{name} has the shape {list(x.shape[-1:])}, one entry per column, not "
                         f"{list(row.shape)}")
 
 
@@ -198,8 +198,8 @@ def _numbers(name: str, x: Any, rows: int, logits: Any) -> Any:
     if x is None:
         return None
     if x.dim() != 1 or x.dtype != torch.int64 or x.device != logits.device or len(x) != rows:
-        raise wrong(f"{name} is a number, or an int64 tensor of {rows} entries, one a row, beside "
-                    f"the logits, not {x.dtype} {list(x.shape)} on {x.device}")
+        raise wrong(f"{name} is a number, or an int64 tensor of {rows} entries, one per row, "
+                    f"beside the logits, not {x.dtype} {list(x.shape)} on {x.device}")
     return x.contiguous()
 
 

@@ -49,7 +49,7 @@ def _padding(plain: dict[Any, bool], batch_size: int, *positions: Any,
         return None if held == kv_length else torch.ones(batch_size, held, dtype=torch.bool)
     kept = attention_mask[:, kv_offset:kv_offset + held].bool()
     if kept.shape[1] < held:
-        raise wrong(f"attention_mask has {attention_mask.shape[1]} entries a row for "
+        raise wrong(f"attention_mask has {attention_mask.shape[1]} entries per row for "
                     f"{kv_offset + held} tokens, those in the cache included")
     if local_size is not None and local_size < held and _has_holes(kept):
         raise wrong("attention_mask has zeros between ones, and this model has a window, which "

@@ -190,8 +190,8 @@ class Profile:
         self._core.save_trace(os.fsdecode(path))
 
     def records(self) -> list[dict[str, Any]]:
-        """A dict a stage: phase, stage, calls, seconds, share, bytes, flops, gb_s, gflop_s, roof,
-        of_ceiling."""
+        """One dict per stage: phase, stage, calls, seconds, share, bytes, flops, gb_s, gflop_s,
+        roof, of_ceiling."""
         return self._core.records()
 
     def to_pandas(self) -> pandas.DataFrame:

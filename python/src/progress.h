@@ -10,8 +10,8 @@
 namespace mr::python {
 
 // An exception of the callback, such as KeyboardInterrupt, ends the work. It is called about 20
-// times a second at most. `callback`: None, or a function of what, done and total; must outlive the
-// result.
+// times per second at most. `callback`: None, or a function of what, done and total; must outlive
+// the result.
 inline Progress progress_of(const nanobind::object& callback) {
     using Clock = std::chrono::steady_clock;
     return [&callback, last = Clock::time_point{}](std::string_view what, std::uint64_t done,

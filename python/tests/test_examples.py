@@ -52,7 +52,7 @@ def test_sampler_study(tmp_path):
     assert "both samplers draw the same tokens" in said
     passes = {line[:24].strip(): int(line[24:32]) for line in said.splitlines()[2:-1]}
     assert passes["sampler on the CPU"] == passes["the engine's sampler"] == 12
-    assert passes["4 tokens a pass"] < passes["2 tokens a pass"] < 12
+    assert passes["4 tokens per pass"] < passes["2 tokens per pass"] < 12
     assert set(passes) >= {"threshold 0.5", "entropy"}
 
 

@@ -197,7 +197,7 @@ def test_tensors_of_two_devices():
     with pytest.raises(mr.UsageError, match="cu_seqlens"):
         mr.ops.attention(q[0], k[0], v[0], cu_seqlens=torch.tensor([0, 16]))
     if torch.cuda.device_count() > 1:
-        with pytest.raises(mr.DeviceError, match="one GPU a process"):
+        with pytest.raises(mr.DeviceError, match="one GPU per process"):
             mr.ops.attention(*(x.to("cuda:1") for x in (q, k, v)))
 
 

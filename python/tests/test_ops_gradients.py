@@ -117,7 +117,7 @@ def test_a_norm_is_that_of_the_rounded_sum(device):
     (lambda q: mr.ops.attention(q[..., :4], q[..., :4], q[..., :4]), "multiple of 8"),
     (lambda q: mr.ops.attention(q, q, q, window=-1), "window"),
     (lambda q: mr.ops.layernorm_residual(q, q[:1], q[0, 0]), "one shape"),
-    (lambda q: mr.ops.rmsnorm_residual(q, q, q[0, 0, :3]), "one entry a column"),
+    (lambda q: mr.ops.rmsnorm_residual(q, q, q[0, 0, :3]), "one entry per column"),
     (lambda q: mr.ops.sample(q[..., :0], seed=1), "vocab"),
 ])
 def test_shapes_of_tensors_without_memory(call, said):

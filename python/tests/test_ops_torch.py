@@ -382,7 +382,7 @@ def test_tensors_without_memory():
     (lambda q, k, v: mr.ops.layernorm_residual(q, q, None), TypeError, "weight is a tensor"),
     (lambda q, k, v: mr.ops.layernorm_residual(q, q.numpy(), q[0, 0]), TypeError,
      "residual is a tensor"),
-    (lambda q, k, v: mr.ops.layernorm_residual(q, q, q[0]), mr.UsageError, "one entry a column"),
+    (lambda q, k, v: mr.ops.layernorm_residual(q, q, q[0]), mr.UsageError, "one entry per column"),
     (lambda q, k, v: mr.ops.rmsnorm_residual(q, q, q[0, 0], "x"), TypeError, "eps"),
     (lambda q, k, v: mr.ops.rmsnorm_residual(q, q, q[0, 0], -1e-5), mr.UsageError, "eps = -1e-05"),
     (lambda q, k, v: mr.ops.rmsnorm_residual(q, q, q[0, 0], float("nan")), mr.UsageError,

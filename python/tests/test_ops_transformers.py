@@ -114,7 +114,7 @@ def test_windows_and_masks_with_holes():
         with pytest.raises(mr.UsageError, match="zeros between ones"):
             ours(input_ids=ids[:, :3], past_key_values=cache,
                  attention_mask=torch.cat([mask, torch.ones(2, 3)], 1))
-        with pytest.raises(mr.UsageError, match="entries a row for 10 tokens"):
+        with pytest.raises(mr.UsageError, match="entries per row for 10 tokens"):
             ours(input_ids=ids[:, :1], past_key_values=cache, attention_mask=mask)
 
 

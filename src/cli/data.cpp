@@ -159,7 +159,7 @@ Json split_json(const train::SplitStats& stats, std::size_t shards) {
 
 std::string split_line(const char* name, const train::SplitStats& stats, std::size_t shards) {
     return fmt::format(
-        "{:<10}  {} documents, {} tokens, {} bytes of text ({:.2f} a token), {} {}\n", name,
+        "{:<10}  {} documents, {} tokens, {} bytes of text ({:.2f} per token), {} {}\n", name,
         stats.documents, stats.tokens, stats.bytes,
         static_cast<double>(stats.bytes) / static_cast<double>(stats.tokens), shards,
         shards == 1 ? "shard" : "shards");

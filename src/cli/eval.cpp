@@ -120,27 +120,27 @@ Json json_of(const decode::EvalMode& mode, const std::optional<train::StoryDista
     return json;
 }
 
+void print_figure(const char* name, const std::string& value) {
+    out(fmt::format("{:<19}{}\n", name, value));
+}
+
 void print_one(const decode::EvalMode& mode, const std::optional<train::StoryDistance>& distance,
                bool ends) {
     const decode::EvalResult& result = mode.result;
-    out(
-        fmt::format("documents      {}\n"
-                    "tokens         {}\n"
-                    "mean NLL       {:.4f} nats\n"
-                    "perplexity     {:.4f}\n"
-                    "bits per byte  {:.4f}\n"
-                    "time per token {:.4f} ms\n",
-                    result.documents, result.tokens, result.nll, result.perplexity(),
-                    result.bits_per_byte(), 1e3 * result.seconds_per_token()));
-    if (mode.mode != decode::ContextMode::full) {
-        out(fmt::format("evicted tokens {}\n", result.evicted));
-    }
-    if (ends) out(fmt::format("nats a document {:.3f}\n", result.nats_per_document()));
+    print_figure("documents", fmt::format("{}", result.documents));
+    print_figure("tokens", fmt::format("{}", result.tokens));
+    print_figure("mean NLL", fmt::format("{:.4f} nats", result.nll));
+    print_figure("perplexity", fmt::format("{:.4f}", result.perplexity()));
+    print_figure("bits per byte", fmt::format("{:.4f}", result.bits_per_byte()));
+    print_figure("time per token", fmt::format("{:.4f} ms", 1e3 * result.seconds_per_token()));
+    if (mode.mode != decode::ContextMode::full)
+        print_figure("evicted tokens", fmt::format("{}", result.evicted));
+    if (ends) print_figure("nats per document", fmt::format("{:.3f}", result.nats_per_document()));
     if (distance) {
-        out(
-            fmt::format("the storybook's {:.3f} ({:.3f} is its entropy)\n"
-                        "distance        {:.3f} +- {:.3f} nats a story\n",
-                        distance->own, distance->entropy, distance->above, distance->error));
+        print_figure("storybook's own",
+                     fmt::format("{:.3f} (its entropy: {:.3f})", distance->own, distance->entropy));
+        print_figure("distance", fmt::format("{:.3f} +- {:.3f} nats per story", distance->above,
+                                             distance->error));
     }
 }
 
@@ -187,11 +187,12 @@ int eval_diffusion(const EvalCommandOptions& options, const std::string& text,
         return 0;
     }
     print_one(mode, distance, true);
-    out(fmt::format("tokens a pass  {:.3f}\n", a_pass));
+    print_figure("tokens per pass", fmt::format("{:.3f}", a_pass));
     if (how.bound > 0) {
-        out(fmt::format(
-            "bound          {:.4f}{} nats a token\n", got.bound_nll,
-            got.bound_error ? fmt::format(" +- {:.4f}", *got.bound_error) : std::string()));
+        print_figure("bound",
+                     fmt::format("{:.4f}{} nats per token", got.bound_nll,
+                                 got.bound_error ? fmt::format(" +- {:.4f}", *got.bound_error)
+                                                 : std::string()));
     }
     if (exact.cut > 0) {
         note(fmt::format("{} of {} documents were cut at the context's {} tokens", exact.cut,

@@ -135,7 +135,7 @@ std::string gib(double bytes) { return fmt::format("{:.1f}", bytes / 0x1p30); }
 std::string memory_text(const PlanReport& report, const plan::Cost& cost) {
     constexpr std::size_t kAll = 8;
     std::string text = fmt::format(
-        "memory      GiB a GPU, of {} ({:.0f}% of it may be planned)\n            {:>6}{:>8}",
+        "memory      GiB per GPU, of {} ({:.0f}% of it may be planned)\n            {:>6}{:>8}",
         gib(static_cast<double>(report.cluster.device.memory)), 100 * plan::kMemoryShare, "stage",
         "layers");
     for (const MemoryPart& part : kMemory) text += fmt::format("{:>13}", part.name);
@@ -166,7 +166,7 @@ std::string time_text(const plan::Cost& cost) {
     }
     const auto traffic = [&](const char* name, const Traffic& t) {
         if (t.sent <= 0) return;
-        text += fmt::format("            {:<24}{:>11} a GPU, {} alone, {} of it exposed\n", name,
+        text += fmt::format("            {:<24}{:>11} per GPU, {} alone, {} of it exposed\n", name,
                             observe::short_bytes(t.sent), observe::short_seconds(t.seconds),
                             observe::short_seconds(t.exposed));
     };
@@ -207,7 +207,7 @@ std::string rate_text(double bytes) { return observe::short_bytes(bytes) + "/s";
 std::string layout_text(const plan::Job& job, const Layout& layout) {
     std::string text = fmt::format("data {} x pipeline {}", layout.data, layout.pipeline);
     if (layout.tensor > 1) text += fmt::format(" x tensor {}", layout.tensor);
-    if (layout.interleave > 1) text += fmt::format(", {} parts a stage", layout.interleave);
+    if (layout.interleave > 1) text += fmt::format(", {} parts per stage", layout.interleave);
     return text + fmt::format(", ZeRO {}, {} micro-batch{} of {}, recompute {}", layout.zero,
                               layout.micro_batches, layout.micro_batches == 1 ? "" : "es",
                               sequences_of(job, layout), model::recompute_name(layout.recompute));
@@ -256,7 +256,8 @@ std::string plan_text(const PlanReport& report) {
         layout_text(job, best.layout));
     text += memory_text(report, best.cost) + time_text(best.cost);
     text += fmt::format(
-        "speed       {} a step ({} to {}), {:.0f} tok/s, {:.0f} a GPU, {:.1f}% of the peak (MFU)\n"
+        "speed       {} per step ({} to {}), {:.0f} tok/s, {:.0f} per GPU, {:.1f}% of the peak "
+        "(MFU)\n"
         "            bound by {}\n",
         observe::short_seconds(step), observe::short_seconds(band.low),
         observe::short_seconds(band.high), speed, speed / cluster.gpus,

@@ -284,7 +284,7 @@ int run(const Command& command, RunOptions options) {
         err(fmt::format(
             "{}{}{}; seed {}\n",
             observe::summary_line(report, observe::place_of(engine->options().cuda)),
-            passes > 0 ? fmt::format("; {:.2f} tokens a pass",
+            passes > 0 ? fmt::format("; {:.2f} tokens per pass",
                                      static_cast<double>(filled) / static_cast<double>(passes))
                        : "",
             evicted > 0 ? fmt::format("; {} tokens left the window", evicted) : "",

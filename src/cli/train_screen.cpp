@@ -19,8 +19,8 @@ void TrainScreen::begun(const train::TrainEvents::Begun& run) {
         parts += fmt::format(", {} {}", item.name, format_bytes(item.bytes));
     }
     say(fmt::format("memory: {}{}{}", format_bytes(run.plan.total()),
-                    !run.pipeline.empty() ? " a rank of the first stage"
-                    : run.ranks > 1       ? " a rank"
+                    !run.pipeline.empty() ? " per rank of the first stage"
+                    : run.ranks > 1       ? " per rank"
                                           : "",
                     parts));
     say(fmt::format("{} {} of {} steps of {} tokens ({} x {}{}), recompute {}",

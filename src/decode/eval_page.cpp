@@ -21,7 +21,7 @@ std::string perplexity(const EvalResult& result) {
 }
 
 Chart curves(const std::vector<EvalMode>& modes) {
-    Chart chart{.title = "Negative log-likelihood, nats a token",
+    Chart chart{.title = "Negative log-likelihood, nats per token",
                 .x_name = "position in the document, tokens",
                 .may_be_log = true};
     for (const EvalMode& mode : modes) {
@@ -90,7 +90,7 @@ std::string mode_words(const EvalMode& mode) {
             return fmt::format("the first {} tokens and the last {}", s.sinks, s.window);
         case ContextMode::recompute:
             return fmt::format("the last {} tokens, encoded anew for {}", seen,
-                               mode.sample > 0 ? fmt::format("{} samples a document", mode.sample)
+                               mode.sample > 0 ? fmt::format("{} samples per document", mode.sample)
                                                : "every token");
     }
     return {};

@@ -81,7 +81,7 @@ void validate_rope(const RopeSpec& rope, int head_dim, const std::string& file,
         if (rope.freq_factors.size() != pairs) {
             reject(file, where + "rope frequency factors",
                    fmt::format("{}", rope.freq_factors.size()),
-                   fmt::format("there must be {}, one a frequency", pairs));
+                   fmt::format("there must be {}, one per frequency", pairs));
         }
         for (float factor : rope.freq_factors) {
             check_positive(file, where + "rope frequency factor", static_cast<double>(factor));
@@ -341,7 +341,7 @@ RopeFrequencies rope_frequencies(const RopeSpec& rope) {
             break;
     }
     MR_CHECK(rope.freq_factors.empty() || rope.freq_factors.size() == out.inv_freq.size(),
-             "there is one frequency factor a pair");
+             "there is one frequency factor per pair");
     for (std::size_t i = 0; i < rope.freq_factors.size(); ++i) {
         out.inv_freq[i] /= static_cast<double>(rope.freq_factors[i]);
     }

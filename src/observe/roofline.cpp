@@ -172,7 +172,7 @@ std::string counts_of(const Roofline& r) {
     if (!r.made) {
         return several(r.steps, "step", "steps") + ", " + several(r.tokens, "token", "tokens");
     }
-    return fmt::format("{}, {}, {} ({:.2f} a pass)", several(r.steps, "pass", "passes"),
+    return fmt::format("{}, {}, {} ({:.2f} per pass)", several(r.steps, "pass", "passes"),
                        several(r.tokens, "row", "rows"), several(*r.made, "token", "tokens"),
                        r.made_per_pass());
 }
@@ -225,7 +225,7 @@ std::string roofline_table(const Roofline& r) {
     });
     if (cached) text += "above 100%: its bytes came out of a cache\n";
     const char* const unit = r.made ? "row" : "token";
-    text += fmt::format("host to device {:.0f} B a {}, device to host {:.0f} B a {}",
+    text += fmt::format("host to device {:.0f} B per {}, device to host {:.0f} B per {}",
                         r.to_device_per_token, unit, r.to_host_per_token, unit);
     if (r.stamps_per_token > 0) {
         text += fmt::format(" (and {:.0f} B of stamps for this table)", r.stamps_per_token);

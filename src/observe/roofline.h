@@ -16,9 +16,9 @@ namespace mr::observe {
 
 // The best rates measured with nothing else running. 0: not measured.
 struct Ceilings {
-    double read = 0;                    // bytes a second from memory
-    double copy = 0;                    // bytes a second read and written by a copy within memory
-    double to_device = 0, to_host = 0;  // bytes a second between pinned host memory and the device
+    double read = 0;                    // bytes per second from memory
+    double copy = 0;                    // bytes per second read and written by a copy within memory
+    double to_device = 0, to_host = 0;  // bytes per second between pinned host memory and device
     double matrix = 0;                  // FLOP/s of matrix products, of a GPU
     // FLOP/s of a CPU's threads together (compute_peak.h). Operations take f32 and int8 alone.
     double f32 = 0, int8 = 0, bf16 = 0;
@@ -75,7 +75,7 @@ LeastTime least_time(const OpRecord& work, const Ceilings& ceilings);
 // Of operations one after the other: the sum, and the roof that most of it belongs to.
 LeastTime least_time(std::span<const OpRecord> work, const Ceilings& ceilings);
 
-// "3 steps, 3 tokens", or "11 passes, 56 rows, 16 tokens (1.45 a pass)".
+// "3 steps, 3 tokens", or "11 passes, 56 rows, 16 tokens (1.45 per pass)".
 std::string counts_of(const Roofline& roofline);
 
 // Adds up the steps of a phase as they end, in constant memory.

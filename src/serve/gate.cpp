@@ -66,14 +66,14 @@ std::vector<std::string> read_keys(const std::string& path) {
                 {.file = path,
                  .field = fmt::format("key {}", keys.size() + 1),
                  .problem = "is shorter than 8 bytes, or has a byte that a header must not contain",
-                 .remedy = "write one key a line; `openssl rand -hex 24` makes one"});
+                 .remedy = "write one key per line; `openssl rand -hex 24` makes one"});
         }
         keys.emplace_back(line);
     }
     if (keys.empty()) {
         throw Error::input({.file = path,
                             .problem = "has no key",
-                            .remedy = "write one key a line; `openssl rand -hex 24` makes one"});
+                            .remedy = "write one key per line; `openssl rand -hex 24` makes one"});
     }
     return keys;
 }

@@ -93,7 +93,7 @@ Chart::Curve curve(const char* name, std::span<const StepMetrics> steps, Value v
 }
 
 Chart loss_chart(const RunDescription& run, std::span<const StepMetrics> steps) {
-    Chart chart{.title = "Loss, nats a token", .x_name = "step", .may_be_log = true};
+    Chart chart{.title = "Loss, nats per token", .x_name = "step", .may_be_log = true};
     chart.curves.push_back(curve("loss", steps, [](const StepMetrics& m) { return m.loss; }));
     Chart::Curve val{.name = "validation", .dots = true};
     for (const StepMetrics& m : steps) {
@@ -121,7 +121,7 @@ void add_charts(Page& page, const RunDescription& run, std::span<const StepMetri
     add("Learning rate", "learning rate", true, false, [](const StepMetrics& m) { return m.lr; });
     add("Gradient norm, before clipping", "gradient norm", false, true,
         [](const StepMetrics& m) { return m.grad_norm; });
-    add("Throughput", "tokens a second", true, false,
+    add("Throughput", "tokens per second", true, false,
         [](const StepMetrics& m) { return m.tokens_per_second; });
     const bool waited = std::any_of(steps.begin(), steps.end(),
                                     [](const StepMetrics& m) { return m.data_wait_seconds > 0; });

@@ -115,8 +115,8 @@ class Context(driver.CliTest):
         self.assertEqual([line.split()[0] for line in table], ["context", "streaming", "window"])
         self.assertEqual(table[2].split()[2], f"{lines[1]['nll']:.4f}")
         one = self.ok(*ask, "--context", "streaming", "--plot", page).out
-        self.assertIn(f"evicted tokens {lines[2]['evicted']}\n", one)
-        self.assertRegex(one, r"time per token \d+\.\d{4} ms")
+        self.assertIn(f"evicted tokens     {lines[2]['evicted']}\n", one)
+        self.assertRegex(one, r"time per token     \d+\.\d{4} ms")
         self.assertEqual([row["context"] for row in driver.Page(page).table("Modes")], ["streaming"])
 
     def test_samples_are_the_same_in_every_mode(self):

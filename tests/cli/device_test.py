@@ -101,7 +101,7 @@ class Account(GpuTest):
         decode = result.err.split("decode: ")[1]
         for part in ("7 steps", "qkv", "attention", "out", "mlp up", "down", "head", "sample",
                      "all stages", "between stages", "GB/s read", "TFLOP/s",
-                     "host to device 0 B a token, device to host 16 B a token"):
+                     "host to device 0 B per token, device to host 16 B per token"):
             self.assertIn(part, decode)
 
     def test_profile_writes_a_trace_and_a_page(self):

@@ -118,8 +118,9 @@ class TrainTest(driver.CliTest):
         self.assertRegex(err, r"done after step 6: loss [\d.]+, validation [\d.]+ \([\d.]+ bits per "
                          r"byte\) over 64 tokens, \d+ tok/s, .* of training; .*/report.html\n")
         page = driver.Page(run / "report.html")
-        for part in ("Loss, nats a token", "Learning rate", "Gradient norm", "Throughput", "Stages",
-                     "Memory plan", "Samples", "step 3", "entropy of the corpus", "CPU, 1 thread"):
+        for part in ("Loss, nats per token", "Learning rate", "Gradient norm", "Throughput",
+                     "Stages", "Memory plan", "Samples", "step 3", "entropy of the corpus",
+                     "CPU, 1 thread"):
             self.assertIn(part, page.text)
         self.assertIn("attention", [row["operation"] for row in page.table("Stages")])
         self.assertIn("activations", [row["what"] for row in page.table("Memory plan")])

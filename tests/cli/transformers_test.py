@@ -17,7 +17,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt-neox")
 # roundings of 2^-24 each of values of the loss's size.
 RELATIVE = 900 * 2**-24
 
-# A JSON line for every folder of argv[2:]: the ids of the text in argv[1] and its NLL a token.
+# A JSON line for every folder of argv[2:]: the ids of the text in argv[1] and its NLL per token.
 READER = """
 import json, sys
 import torch

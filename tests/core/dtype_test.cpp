@@ -27,7 +27,8 @@ TEST(DType, BlocksAreThoseOfGguf) {
         DType type;
         int block, bytes;
     };
-    // 2 bytes a scale; 32 elements of 8, 4 or 5 bits; k-quants 256 elements with their sub-scales.
+    // 2 bytes per scale; 32 elements of 8, 4 or 5 bits; k-quants 256 elements with their
+    // sub-scales.
     for (const Row& row : {Row{DType::q8_0, 32, 2 + 32},
                            {DType::q4_0, 32, 2 + 16},
                            {DType::q4_1, 32, 4 + 16},

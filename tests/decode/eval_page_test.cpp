@@ -78,7 +78,7 @@ TEST(EvalPage, NothingThatIsNoNumber) {
     EXPECT_EQ(modes["columns"][3]["name"], "at samples");
     EXPECT_EQ(modes["rows"][0]["cells"][3], 3.14159);
     EXPECT_TRUE(modes["rows"][1]["cells"][3].is_null());
-    EXPECT_NE(modes["rows"][0]["cells"][8].get<std::string>().find("7 samples a document"),
+    EXPECT_NE(modes["rows"][0]["cells"][8].get<std::string>().find("7 samples per document"),
               std::string::npos);
     evaluation.modes = {example(ContextMode::window, 800, 3)};  // exp() of it is none
     const nlohmann::json broken =

@@ -59,13 +59,13 @@ TEST(Roofline, CountsPassesThatFillInTokens) {
     steps[2].tokens = 4;
     steps[2].made = 3;
     const Roofline r = make_roofline(steps, "decode", kCeilings);
-    EXPECT_EQ(counts_of(r), "2 passes, 8 rows, 3 tokens (1.50 a pass)");
+    EXPECT_EQ(counts_of(r), "2 passes, 8 rows, 3 tokens (1.50 per pass)");
     EXPECT_EQ(counts_of(make_roofline(steps, "prefill", kCeilings)), "1 step, 7 tokens");
     const std::string table = roofline_table(r);
-    EXPECT_NE(table.find("decode: 2 passes, 8 rows, 3 tokens (1.50 a pass)"), std::string::npos);
+    EXPECT_NE(table.find("decode: 2 passes, 8 rows, 3 tokens (1.50 per pass)"), std::string::npos);
     EXPECT_NE(table.find("time/pass"), std::string::npos);
     EXPECT_NE(table.find("between passes"), std::string::npos);
-    EXPECT_NE(table.find(" B a row"), std::string::npos);
+    EXPECT_NE(table.find(" B per row"), std::string::npos);
     EXPECT_EQ(table.find("step"), std::string::npos);
     const nlohmann::ordered_json json = roofline_json(r);
     EXPECT_EQ(json["steps"], 2);
@@ -167,7 +167,7 @@ TEST(Roofline, CountsHostDeviceBytesAToken) {
     EXPECT_DOUBLE_EQ(decode.to_host_per_token, 4);
     const Roofline prefill = make_roofline(two_steps(), "prefill", kCeilings);
     EXPECT_DOUBLE_EQ(prefill.to_device_per_token, 4);
-    EXPECT_NE(roofline_table(decode).find("device to host 4 B a token"), std::string::npos);
+    EXPECT_NE(roofline_table(decode).find("device to host 4 B per token"), std::string::npos);
 }
 
 // The cost of recording is not part of a token's, but it is not hidden either.
@@ -181,7 +181,7 @@ TEST(Roofline, StampsAreCountedApart) {
     const Roofline r = make_roofline(steps, "decode", kCeilings);
     EXPECT_DOUBLE_EQ(r.to_host_per_token, 4);
     EXPECT_DOUBLE_EQ(r.stamps_per_token, 96);
-    EXPECT_NE(roofline_table(r).find("device to host 4 B a token (and 96 B of stamps"),
+    EXPECT_NE(roofline_table(r).find("device to host 4 B per token (and 96 B of stamps"),
               std::string::npos);
     EXPECT_DOUBLE_EQ(roofline_json(r)["stamp_bytes_per_token"].get<double>(), 96);
     EXPECT_EQ(roofline_table(make_roofline(two_steps(), "decode", kCeilings)).find("stamps"),

@@ -215,7 +215,7 @@ class Engine(PageTest):
         self.send("slow", wait=False)
         self.wait(lambda: self.all(".curve polyline"))
         rate = self.js("return chats.running().meter.rate()")
-        self.assertTrue(20 < rate < 110, rate)  # 100 a second at most
+        self.assertTrue(20 < rate < 110, rate)  # 100 per second at most
         self.type(Keys.ESCAPE)
         self.idle()
 

@@ -63,12 +63,12 @@ TEST(TrainReport, ShowsTheRun) {
                              "1.97 TFLOP/s", "49.2% of the matrix peak", "data wait 0.00%"}) {
         EXPECT_NE(summary.find(part), std::string::npos) << part << " in " << summary;
     }
-    for (const char* chart :
-         {"Loss, nats a token", "Learning rate", "Gradient norm, before clipping", "Throughput"}) {
+    for (const char* chart : {"Loss, nats per token", "Learning rate",
+                              "Gradient norm, before clipping", "Throughput"}) {
         EXPECT_FALSE(test::section_of(data, "chart", chart).is_null()) << chart;
     }
     EXPECT_EQ(test::sections_of(data, "chart"), 4u);
-    const nlohmann::json loss = test::section_of(data, "chart", "Loss, nats a token");
+    const nlohmann::json loss = test::section_of(data, "chart", "Loss, nats per token");
     EXPECT_EQ(loss["curves"][1]["points"].size(), 10u);  // each validation
     EXPECT_EQ(loss["curves"][1]["dots"], true);
     EXPECT_EQ(loss["levels"][0]["name"], "entropy of the corpus 0.2330");

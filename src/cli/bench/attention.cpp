@@ -44,7 +44,7 @@ std::string paged_table(const BenchAttentionOptions& options, double read, Json&
         "paged cache: {} heads, {} kv heads of {}, batch {}, {}\n"
         "  reads {:.0f} GB/s\n  {:>9} {:>11} {:>9} {:>9} {:>6}\n",
         shape.heads, shape.kv_heads, shape.head_dim, shape.batch, options.type, read / 1e9, "keys",
-        "us a call", "MB", "GB/s", "%");
+        "us per call", "MB", "GB/s", "%");
     for (const auto& row : m.decode) {
         const double rate = static_cast<double>(row.bytes) / row.seconds;
         json["decode"].push_back({{"keys", row.keys},

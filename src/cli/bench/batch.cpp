@@ -197,7 +197,7 @@ int bench(BenchBatchOptions options, const Command& command) {
                         last["mixed_passes"].get<int>());
     }
     if (fills)
-        text += fmt::format("  {:.2f} tokens a pass\n", last["tokens_per_pass"].get<double>());
+        text += fmt::format("  {:.2f} tokens per pass\n", last["tokens_per_pass"].get<double>());
     out(options.shared.json ? json_text(json) : text);
     return 0;
 }

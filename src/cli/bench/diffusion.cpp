@@ -57,7 +57,7 @@ std::vector<diffusion::Rung> rungs_of(const BenchDiffusionOptions& options,
     for (const int block : blocks) {
         for (const int part : {1, 2, 4}) {
             if (block % part != 0) continue;
-            add(fmt::format("{} {} a pass", part, part == 1 ? "token" : "tokens"), ours, block,
+            add(fmt::format("{} {} per pass", part, part == 1 ? "token" : "tokens"), ours, block,
                 {.remask = ops::Remask::fixed, .steps = block / part});
         }
     }
@@ -134,9 +134,9 @@ Ratios ratios_of(const Json& rungs) {
 }
 
 constexpr const char* kRungHead =
-    "                                                            tokens   speed-     ms a  of "
+    "                                                            tokens   speed-   ms per  of "
     "layers\n"
-    "  rung                   block passes        ms     tok/s   a pass       up     pass   and "
+    "  rung                   block passes        ms     tok/s per pass       up     pass   and "
     "head\n";
 std::string rung_line(const diffusion::Rung& rung, const model::ModelSpec& spec,
                       const diffusion::Measured& m, double first) {

@@ -201,7 +201,7 @@ std::string measure_type(const BenchFusionOptions& options, const std::string& t
     one["gain_percent"] = 100 * ladder.gain;
     one["nll_same"] = ladder.same_nll();
     same = same && ladder.same_nll();
-    out += fmt::format("  all against none: {:.1f}% less time a token; NLL {} to 4 digits\n",
+    out += fmt::format("  all against none: {:.1f}% less time per token; NLL {} to 4 digits\n",
                        100 * ladder.gain, ladder.same_nll() ? "the same" : "NOT the same");
     loaded.weights.reset();  // the other engine gets the device alone
     if (!options.peer.empty()) {

@@ -199,7 +199,7 @@ std::string measured_text(const Json& json, const train::TrainMeasured& m,
                         ? ""
                         : fmt::format(", diffusion in blocks of {}", json["block"].get<int>()),
                     dtype_name(m.compute), options.recompute, json["device"].get<std::string>());
-    text += fmt::format("  median of {}  {:.0f} tok/s  {:.2f} ms a step  {} TFLOP/s",
+    text += fmt::format("  median of {}  {:.0f} tok/s  {:.2f} ms per step  {} TFLOP/s",
                         m.seconds.size(), m.tokens_per_second(), m.step_seconds() * 1e3,
                         observe::figure(m.flops_per_second() / 1e12));
     if (peak > 0) {
@@ -231,7 +231,8 @@ std::string peer_text(Json& peer, const train::TrainMeasured& m) {
     }
     peer["times_as_fast"] = m.tokens_per_second() / theirs;
     return fmt::format(
-        "\n{}: batch {:.0f}, {:.0f} tok/s, {:.2f} ms a step, peak memory {}; this is {:.2f} times "
+        "\n{}: batch {:.0f}, {:.0f} tok/s, {:.2f} ms per step, peak memory {}; this is {:.2f} "
+        "times "
         "as fast\n",
         peer.value("peer", std::string("PyTorch")), number("batch"), theirs, number("ms_per_step"),
         format_bytes(static_cast<std::uint64_t>(number("peak_memory_bytes"))),

@@ -1,4 +1,4 @@
-// The roofline of a phase: FLOP/s over FLOPs a byte, both logarithmic, and the table of its stages.
+// The roofline of a phase: FLOP/s over FLOPs per byte, both logarithmic, and the table of stages.
 
 const ROOF = { width: 760, height: 400, left: 70, right: 20, top: 20, bottom: 45 };
 
@@ -41,7 +41,7 @@ function rateText(gflops) {
 
 function stageText(stage) {
   return `${stage.stage}: ${figure(stage.gflop_s)} GFLOP/s, ${figure(stage.gb_s)} GB/s, ` +
-    `${figure(stage.flops_per_byte)} FLOPs a byte` + (stage.roof
+    `${figure(stage.flops_per_byte)} FLOPs per byte` + (stage.roof
     ? `, ${stage.percent_of_ceiling.toFixed(1)}% of the ${stage.roof} roof` : '');
 }
 
@@ -83,7 +83,7 @@ function rooflineFigure(roofline) {
   const x = decades(Math.min(...xs), Math.max(...xs), ROOF.left, ROOF.width - ROOF.right);
   const y = decades(Math.min(...ys), Math.max(...ys), ROOF.height - ROOF.bottom, ROOF.top);
   return picture(ROOF.width, ROOF.height, `Roofline of ${roofline.phase}`,
-    axes(x, y, 'FLOPs a byte', 'GFLOP/s', ROOF.height), roofNodes(read, roofs, x, y),
+    axes(x, y, 'FLOPs per byte', 'GFLOP/s', ROOF.height), roofNodes(read, roofs, x, y),
     stageNodes(stages, x, y));
 }
 
@@ -107,7 +107,7 @@ function stageTable(roofline) {
 }
 
 function intensityTable(roofline) {
-  return { keys: true, columns: [['stage', 'plain'], ['FLOPs a byte', 'figure'],
+  return { keys: true, columns: [['stage', 'plain'], ['FLOPs per byte', 'figure'],
     ['GFLOP/s', 'figure'], ['of the ceiling', 'percent'], ['roof', 'plain']]
     .map(([name, unit]) => ({ name, unit })),
   rows: roofline.stages.map(stage => ({ cells: [stage.stage, stage.flops_per_byte, stage.gflop_s,
@@ -117,7 +117,7 @@ function intensityTable(roofline) {
 function showRoofline(roofline) {
   const word = roofline.passes === undefined ? 'token' : 'row';
   const tree = rooflineFigure(roofline);
-  const copied = `Host to device ${roofline.host_to_device_bytes_per_token.toFixed(0)} bytes a ` +
+  const copied = `Host to device ${roofline.host_to_device_bytes_per_token.toFixed(0)} bytes per ` +
     `${word}, device to host ${roofline.device_to_host_bytes_per_token.toFixed(0)}. Above 100% ` +
     'of the memory roof: the bytes came out of a cache.';
   const parts = [gridOf(stageTable(roofline), `stages of ${roofline.phase}`), ...notesOf([copied])];

@@ -36,7 +36,7 @@ function written(value, unit) {
 const HUES = {
   qkv: 210, attention: 30, out: 150, up: 275, down: 335, head: 5, sample: 55, norm: 185,
   prefill: 35, decode: 205, print: 120, load: 260,
-  loss: 210, validation: 30, 'learning rate': 150, 'gradient norm': 275, 'tokens a second': 185,
+  loss: 210, validation: 30, 'learning rate': 150, 'gradient norm': 275, 'tokens per second': 185,
   'data wait': 5,
   full: 275, window: 5, streaming: 210, recompute: 150,
   'copy in': 210, compute: 35, 'copy out': 140, 'long job': 35, 'short job': 210,

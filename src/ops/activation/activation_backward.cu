@@ -296,8 +296,8 @@ void activation_backward(const Context& ctx, Tensor dx, Tensor dbias, Tensor dy,
     MR_CHECK(dx.shape == x.shape && dy.shape == x.shape, "an activation keeps the shape");
     const std::int64_t rows = x.rows(), cols = x.cols();
     MR_CHECK(dbias && dbias.dtype == DType::f32 && dbias.shape.count() == cols,
-             "the bias's gradient is f32, one a column");
-    MR_CHECK(is_bias(bias, cols), "the bias is f32, one a column");
+             "the bias's gradient is f32, one per column");
+    MR_CHECK(is_bias(bias, cols), "the bias is f32, one per column");
     MR_CHECK(ctx.scratch.size() >= linear_train_scratch_bytes(cols), "scratch was planned");
     if (rows == 0) return;
     if (!in_eights(dx.data, cols) || !in_eights(dy.data, cols) || !in_eights(x.data, cols) ||
@@ -333,7 +333,7 @@ void activation_train(const Context& ctx, Tensor out, Tensor x, Tensor bias, Act
                  (!gated || out.data != x.data),
              "x is [tokens, hidden], or [tokens, 2 * hidden] with gates, out [tokens, hidden]");
     MR_CHECK(is_bias(bias, cols) && !(bias && gated),
-             "the bias is f32, one a column, without gates");
+             "the bias is f32, one per column, without gates");
     if (rows == 0) return;
     if (!in_eights(out.data, cols) || !in_eights(x.data, cols) || !in_eights(bias.data, cols)) {
         if (gated) {

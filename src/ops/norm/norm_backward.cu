@@ -212,7 +212,7 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
         "the copy is bf16 [rows, cols]");
     MR_CHECK(p.weight && per_column(p.weight) && (!p.dweight || per_column(p.dweight)) &&
                  (!p.dbias || per_column(p.dbias)) && (!p.dsum || per_column(p.dsum)),
-             "weights and their gradients are f32, one a column");
+             "weights and their gradients are f32, one per column");
     MR_CHECK(ctx.scratch.size() >= norm_backward_scratch_bytes(cols), "scratch was planned");
     if (rows == 0) return true;
 

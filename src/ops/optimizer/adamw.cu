@@ -303,7 +303,7 @@ void adamw(const Context& ctx, const ops::AdamW& with, Tensor params, Tensor cop
         fours = fours && in_fours(t.data, 4);
     }
     MR_CHECK(copy ? copy.dtype == DType::bf16 && copy.shape.count() == count : !with.bf16_masters,
-             "the copy is bf16, an element a parameter");
+             "the copy is bf16, one element per parameter");
     MR_CHECK(decayed >= 0 && decayed <= count && with.step >= 1 && grad_square_sum &&
                  with.first % 4 == 0,
              "the decayed ones are among them, steps begin at 1, and the norm is there");

@@ -86,14 +86,15 @@ TEST_F(AttentionGpu, EveryDecodeKernelGivesTheSameBits) {
                               mask.sinks == 0);
                     if (mask.sinks > 0) continue;
                     ASSERT_TRUE(same_bits({want.begin(), want.begin() + rows}, download(less.out)))
-                        << s.str() << ", a block a sequence, window " << mask.window;
+                        << s.str() << ", one block per sequence, window " << mask.window;
                 }
             }
         }
     }
 }
 
-// More tiles of rows than a block has warps: several blocks a sequence and head, some without rows.
+// More tiles of rows than a block has warps: several blocks per sequence and head, some without
+// rows.
 TEST_F(AttentionGpu, SequencesOfManyTilesGiveTheSameBits) {
     if (this_gpu().sm < 80) GTEST_SKIP() << "one kernel for all";
     const std::vector<int> lengths{64, 65, 300, 2048, 7};

@@ -147,7 +147,7 @@ void start(const Context& ctx, TwoPassArgs args) {
 TwoPassArgs two_pass_args(const Context& ctx, const Problem& p, const BackwardViews& views,
                           Stamp* stamp, int own) {
     MR_CHECK(std::max(p.max_queries, p.max_keys) <= 65535 * own,
-             "the backward takes at most 4 million tokens a sequence before Hopper, 2 million "
+             "the backward takes at most 4 million tokens per sequence before Hopper, 2 million "
              "without tensor cores");
     TwoPassArgs args;
     args.p = p;
