@@ -62,7 +62,7 @@ function(base64 hex out)
     set(${out} "${text}" PARENT_SCOPE)
 endfunction()
 
-# The bytes of the file at path `file` as escapes of a C++ string literal, 32 bytes a line.
+# The bytes of the file at path `file` as escapes of a C++ string literal, 32 bytes per line.
 function(literal file out)
     file(READ ${file} hex HEX)
     string(REGEX REPLACE "([0-9a-f][0-9a-f])" "\\\\x\\1" text "${hex}")

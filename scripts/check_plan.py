@@ -40,7 +40,7 @@ class Plan:
         self.programs[program] = None if suites is None or before is None else before | suites
 
     def lines(self):
-        """The plan as text, one step a line."""
+        """The plan as text, one step per line."""
         out = [f"format {name}" for name in self.format]
         out += [f"tidy {name}" for name in self.tidy]
         out += [f"nvcc {name}" for name in self.cuda]

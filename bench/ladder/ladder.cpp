@@ -232,9 +232,9 @@ Rung Climb::step(const Step& step) {
 
 }  // namespace
 
-// Every value of the residual stream goes through 2 products a layer that depend on each other, and
-// the head's, and a sum of k terms rounds k times by at most 2^-24. Errors of either sign grow as
-// the square root of their number. Both sides make them; 4 is for what the other operations add.
+// Every value of the residual stream goes through 2 products per layer that depend on each other,
+// and the head's, and a sum of k terms rounds k times by at most 2^-24. Errors of either sign grow
+// as the square root of their number. Both sides make them; 4 is for what the other operations add.
 double largest_limit(const model::ModelSpec& spec, double largest_logit) {
     const double longest = std::max({spec.dim, spec.hidden, spec.q_dim()});
     return 2 * 4 * std::sqrt((2 * spec.layers + 1) * longest) * 0x1p-24 * largest_logit;

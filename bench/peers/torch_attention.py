@@ -5,7 +5,7 @@
 
 SHAPE is BATCH:TOKENS:HEADS:KV_HEADS:HEAD_DIM:MASK:TYPE, and `:forward` where there is no backward.
 TOKENS of a packed batch are its lengths, 300+700, and BATCH is 1. MASK is full, causal, or
-window/WINDOW, which is causal; TYPE f16 or bf16. One JSON line a shape, in seconds a call; each
+window/WINDOW, which is causal; TYPE f16 or bf16. One JSON line per shape, in seconds per call; each
 figure is the median of nine runs of several calls, by events on the stream. The two backends take
 turns, so that both find the device as warm as the other. What a backend refuses, or has no way to be
 asked for (block-causal masks, sinks; of cuDNN packed batches and windows), is null, with the reason.

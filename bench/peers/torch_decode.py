@@ -4,10 +4,10 @@
   bench/peers/torch_decode.py [--parts ceilings,eager,compiled] [--models ...] [--budget SECONDS]
                               [--shape neox:... --type f16]
 
-One JSON object a line: the ceilings of this machine, then tokens a second of each model with random
-weights, eager and with torch.compile (reduce-overhead: CUDA graphs) over a static cache. A part
-that fails reports its error and the others run. Compiling takes most of the time; parts that would
-start after --budget seconds are skipped and say so.
+One JSON object per line: the ceilings of this machine, then tokens per second of each model with
+random weights, eager and with torch.compile (reduce-overhead: CUDA graphs) over a static cache. A
+part that fails reports its error and the others run. Compiling takes most of the time; parts that
+would start after --budget seconds are skipped and say so.
 """
 import torch_models as tm  # first: it reports missing packages in one line
 

@@ -4,7 +4,7 @@
     bench/peers/torch_norm.py [--hidden 2560] [--tokens 1,256,1024,32768] [--type f16]
                               [--kind layer|rms]
 
-One JSON line a number of tokens, in microseconds a call: out = norm(x + residual), the same
+One JSON line per number of tokens, in microseconds per call: out = norm(x + residual), the same
 buffers as `millrace bench norm` moves. Each figure is the median of nine runs of `calls` calls.
 What cannot be run (no compiler for torch.compile) is null, with the reason.
 """

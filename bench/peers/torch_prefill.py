@@ -3,9 +3,9 @@
 
   bench/peers/torch_prefill.py [--parts ceilings,eager,compiled] [--models ...] [--prompt 2048]
 
-One JSON object a line: the ceilings of this machine, then tokens a second of a prompt on each model
-with random weights; the keys and values are kept and only the last token's logits are made, as
-before decoding. `compiled` is torch.compile over the same; it is not run unless asked for.
+One JSON object per line: the ceilings of this machine, then tokens per second of a prompt on each
+model with random weights; the keys and values are kept and only the last token's logits are made,
+as before decoding. `compiled` is torch.compile over the same; it is not run unless asked for.
 """
 import torch
 import transformers

@@ -6,11 +6,11 @@
     bench/peers/torch_train.py learn --data data/ --dim 256 --layers 6 --heads 8 --kv-heads 4 \\
                                      --steps 5000 --batch 64 --seq 512
 
-speed: tokens a second and peak memory of steps over random tokens, the counterpart of
+speed: tokens per second and peak memory of steps over random tokens, the counterpart of
 `millrace bench train`; --batch 0 looks for the largest batch that fits. learn: trains on the shards
 of `millrace data pack` as `millrace train` does (the same windows in the same order, schedule,
 initialisation's distribution, optimizer, weight-decay groups and clipping) and says what the
-held-out text costs in bits a byte. JSON lines on standard output; the last one is the result.
+held-out text costs in bits per byte. JSON lines on standard output; the last one is the result.
 Models are written out here, without dropout, as plain modules that torch.compile likes.
 """
 import argparse

@@ -343,7 +343,7 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
     text += generation_text(model);
     const auto per_token = static_cast<double>(model.weights.bytes_per_token());
     if (read_bandwidth == 0) return text;
-    const bool fills = model.spec.diffusion.has_value();  // many tokens a pass
+    const bool fills = model.spec.diffusion.has_value();  // many tokens per pass
     text += fmt::format("light speed {:.2f} {}: {:.1f} MB of weights per {} at {:.1f} GB/s\n",
                         read_bandwidth / per_token, fills ? "passes/s" : "tok/s", per_token / 1e6,
                         fills ? "pass" : "token", read_bandwidth / 1e9);

@@ -4,7 +4,7 @@
 // true text, and log p of the tokens that every pass settles is added up. This works because the
 // order does not depend on what was drawn. The bound is the training objective of such models:
 // blocks are masked at a rate t, and the cross-entropy of the masked tokens is divided by t. Its
-// mean over t is the mean of -log p over random orders with one token a pass. It bounds the
+// mean over t is the mean of -log p over random orders with one token per pass. It bounds the
 // likelihood of such a decoder only: a decoder that settles several places in a pass, or in another
 // order, is another distribution, and its exact number may lie on either side of the bound.
 //
@@ -29,7 +29,7 @@ struct DiffusionEvalResult {
     // was not cut.
     EvalResult exact;
     std::int64_t passes = 0;  // passes of the decoder, over all documents
-    double bound_nll = 0;     // nats a token
+    double bound_nll = 0;     // nats per token
     // Its standard error for this text, over other draws of rates and masks. Estimated from the
     // spread over the rates of each block, as if these were independent; since they are evenly
     // spread, the true error is smaller. None with one rate.

@@ -2,7 +2,7 @@
 //
 // Versions 0 and 1 give f32 tensors that point into the map. Version 2 stores int8 groups with an
 // f32 scale each; GGUF's q8_0 would round that scale to f16, so the tensors are expanded to f32 in
-// memory this object owns: exact, at four bytes an element.
+// memory this object owns: exact, at four bytes per element.
 //
 // The tensors are named as in llama2.c's model.py, without ".weight":
 //   tok_embeddings                  [vocab_size, dim]

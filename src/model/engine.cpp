@@ -104,7 +104,7 @@ EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
         if (options.block <= 0)
             options.block = diffusion->block > 0 ? diffusion->block : kUsualBlock;
         // Quantised weights are multiplied with 256 rows at a time anyway, and with full attention
-        // there is one text a pass.
+        // there is one text per pass.
         const DType matrix = model.weights.layers.front().o.dtype;
         options.block_rows =
             diffusion->block > 0 && (matrix == DType::bf16 || matrix == DType::f16) ? 1024 : 0;
@@ -343,7 +343,7 @@ void Engine::make_room(const BatchItem& item, ops::BatchSeq& seq) {
              "no token sees a position whose page was given back");
 }
 
-// Lays the batch out, one row a token, given items before fed ones, and makes room in the cache.
+// Lays the batch out, one row per token, given items before fed ones, and makes room in the cache.
 void Engine::lay_out(std::span<const BatchItem> items) {
     const ModelSpec& spec = model_->spec;
     pass_.items.clear();

@@ -9,7 +9,7 @@
 namespace mr::observe {
 
 struct Bandwidth {
-    double best = 0;    // bytes a second in the fastest pass; utilisation is relative to this
+    double best = 0;    // bytes per second in the fastest pass; utilisation is relative to this
     double median = 0;  // ... in the median pass
     int passes = 0;
     std::size_t buffer_bytes = 0;

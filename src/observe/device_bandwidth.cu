@@ -75,7 +75,7 @@ double best_seconds(const Stream& stream, int passes, int repeats, Body&& body) 
     return best;
 }
 
-// Bytes a second with the fastest grid shape, which differs between GPUs.
+// Bytes per second with the fastest grid shape, which differs between GPUs.
 double measure_read(const Stream& stream, const DeviceArena& buffer, int multiprocessors) {
     const std::size_t bytes = buffer.size();
     auto* words = reinterpret_cast<std::uint32_t*>(buffer.data());

@@ -25,7 +25,7 @@ struct RunReport {
     std::optional<std::int64_t> passes;  // of a diffusion model: many tokens per pass
     double decode_seconds = 0;
     Ledger decode;
-    double read_bandwidth = 0;  // bytes a second, measured; 0: not measured
+    double read_bandwidth = 0;  // bytes per second, measured; 0: not measured
 
     double prefill_tokens_per_second() const;
     double tokens_per_second() const;

@@ -2,12 +2,12 @@
 //
 // A grammar is written as text (see storybook_*.cpp), in two kinds of blocks:
 //
-//   @rule NAME                    alternatives, one a line; a line that starts with two blanks
+//   @rule NAME                    alternatives, one per line; a line that starts with two blanks
 //   3* Hello, {who}!              continues the one before; "3*" is an integer weight (default 1);
 //   Good [day|evening], {who}.    "-" is the empty alternative; [a|b|] is an inline, uniform choice
 //
 //   @table NAME: COL | COL | COL=constant template
-//   first | second                one record a line (or several, separated by ';'), weights as
+//   first | second                one record per line (or several, separated by ';'), weights as
 //   above
 //
 // Slots:  {rule}            expands a rule

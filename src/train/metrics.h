@@ -1,4 +1,4 @@
-// The log of a training run, metrics.jsonl: one JSON object a line for every step,
+// The log of a training run, metrics.jsonl: one JSON object per line for every step,
 //   {"step": 100, "loss": 2.31, "val_loss": 2.4, "bits_per_byte": 1.1, "lr": 0.001,
 //    "grad_norm": 0.8, "tokens_per_second": 51234.5, "data_wait_seconds": 0, "skipped": false,
 //    "seconds": 0.64}

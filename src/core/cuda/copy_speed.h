@@ -4,7 +4,7 @@
 namespace mr::cuda {
 
 struct CopySpeed {
-    double to_device = 0, to_host = 0;  // bytes a second
+    double to_device = 0, to_host = 0;  // bytes per second
 };
 
 // The best of several passes over one pinned buffer of 64 MiB each way, timed by the device. Throws

@@ -254,7 +254,7 @@ bool Resident::mlp_in(const Part& part, int layer) {
         product(both, h, matrix, {}, part.few, "mlp up");
         cuda::gated_activation(ctx_, up, both, of.activation);
     } else {
-        // There is no gate_up buffer: use up's own, which has 4 bytes an element.
+        // There is no gate_up buffer: use up's own, which has 4 bytes per element.
         const Tensor raw =
             rows_as(buffers_.up, part.few ? DType::f32 : compute, part.first, rows, spec_.hidden);
         if (raw.dtype == up.dtype) {

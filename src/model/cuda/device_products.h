@@ -13,7 +13,7 @@
 
 namespace mr::model {
 
-// Rows [first, first + rows) of a buffer with 4 bytes an element, viewed as another type.
+// Rows [first, first + rows) of a buffer with 4 bytes per element, viewed as another type.
 Tensor rows_as(Tensor buffer, DType type, std::int64_t first, std::int64_t rows, std::int64_t cols);
 
 class DeviceProducts {

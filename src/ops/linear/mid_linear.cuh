@@ -3,7 +3,7 @@
 // computed as in small_linear.cuh: sums of 32 columns are exact integers, so 16
 // tokens may be the first operand of the tensor cores, and 8 rows of weights the
 // second. Both are then loaded from shared memory in the instruction's layout, 16
-// bytes a lane; with the weights first, every instruction needed four moves before
+// bytes per lane; with the weights first, every instruction needed four moves before
 // it. Lane 4 g + t has the results of tokens g and g + 8 with rows 2 t and 2 t + 1.
 #pragma once
 

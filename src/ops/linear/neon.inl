@@ -24,8 +24,8 @@ inline Vec load(const void* p) {
     }
 }
 
-// GCC would move the loads of all tokens to the front of a tile, and then has no registers for two of
-// its 24 sums. Those go through memory, and the tile waits for them: 12 cycles instead of 6.
+// GCC would move the loads of all tokens to the front of a tile, and then has no registers for two
+// of its 24 sums. Those go through memory, and the tile waits for them: 12 cycles instead of 6.
 inline Vec load_here(const float* p, std::int64_t i) {
     Vec v;
     asm volatile("ldr %q0, [%1, %2]"
@@ -466,7 +466,7 @@ __attribute__((noinline)) void gemm_acc(Source w, std::int64_t blocks,
 }
 
 // The block of the tile of 8 tokens in assembly: compilers insert register moves, and every move
-// takes a slot from the products. 64 sdot + 16 fmla at two a cycle are 40 cycles; the rest are
+// takes a slot from the products. 64 sdot + 16 fmla at two per cycle are 40 cycles; the rest are
 // loads. v0-7 sums (row * 2 + group), v8-15 weights, v16-23 activations, v24-31 acc.
 #define MR_DOT4(s0, s1, s2, s3, x, w0, w1, w2, w3, lane) \
     "sdot v" #s0 ".4s, v" #x ".16b, v" #w0 ".4b[" #lane  \

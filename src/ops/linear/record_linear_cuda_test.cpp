@@ -105,7 +105,8 @@ class RecordLinear : public LinearGpuTest {
 
 TEST_F(RecordLinear, RecordsAreThoseOfTheLogits) {
     for (const DType type : kSmallTypes) {
-        // Less than a tile, one token more than a tile, less than a strip, and many strips a block.
+        // Less than a tile, one token more than a tile, less than a strip, and many strips per
+        // block.
         for (const auto& [n, k] : {std::pair{9, 64}, {17, 96}, {300, 1408}, {13001, 160}}) {
             expect_records_of_logits(type, n, k, n != 300, 300);
             if (HasFatalFailure()) return;

@@ -48,7 +48,7 @@ __device__ __forceinline__ QuantScale scale_of_four(const float (&v)[4]) {
 #endif
     return quant_scale(top);
 }
-// Two neighbouring lanes hold 16 columns each, two bf16 a word.
+// Two neighbouring lanes hold 16 columns each, two bf16 per word.
 __device__ __forceinline__ QuantScale scale_of_sixteen(const unsigned (&words)[8]) {
     unsigned top = 0;
 #pragma unroll
@@ -99,7 +99,7 @@ __device__ __forceinline__ void store_input(const Row& to, int chunk, int column
     }
 }
 
-// Stores sixteen columns from c on, two bf16 a word, with a quarter of the instructions of four
+// Stores sixteen columns from c on, two bf16 per word, with a quarter of the instructions of four
 // calls of store_input().
 template <typename W, typename Row>
 __device__ __forceinline__ void store_sixteen(const Row& to, int c, int columns,
@@ -321,7 +321,7 @@ __device__ void load_ready_odd(int k, const T* ready, const Row& to, int columns
 // Token `row` of p.x, normed and rounded to T or quantised, with zeros up to a whole granule. Loads
 // are issued in batches, so that a batch takes the latency of one load. The team's kInputThreads
 // threads call it, from the block's first on; `shared` is for the norm, kRowShared<kInputThreads>
-// floats a group.
+// floats per group.
 template <typename W, typename T, typename Row, typename Team = BlockTeam>
 __device__ __forceinline__ void load_row(const Params& p, const HeldNorm<W>& held, int row,
                                          const Row& to, int columns, float* shared,

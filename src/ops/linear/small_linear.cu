@@ -52,7 +52,7 @@ struct Cursor {
 template <typename W, typename T, int kStages, bool kOne>
 __global__ void __launch_bounds__(kInputThreads, 2) kernel(const Params p) {
     // At once: the next kernel's blocks wait for room. They take the places of the previous
-    // kernel's blocks, one a multiprocessor, and fill their rings while this kernel is busy.
+    // kernel's blocks, one per multiprocessor, and fill their rings while this kernel is busy.
     let_next_start();
     extern __shared__ __align__(128) std::byte shared[];
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;

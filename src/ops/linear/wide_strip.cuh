@@ -243,7 +243,7 @@ __device__ __forceinline__ void finish_stage(const RecordParams& p, const int2* 
 }
 
 // The exchange of sums between ranks. M says which warp has the sums of a tile and 16 tokens, two
-// vectors a thread, which of its vectors they are, and where they go in [16 tokens][kStride].
+// vectors per thread, which of its vectors they are, and where they go in [16 tokens][kStride].
 template <typename S, typename M>
 struct Meeting {
     const WidePlan& plan;

@@ -277,8 +277,8 @@ function wireScroll() {
   new ResizeObserver(() => chats.scroll()).observe(byId('messages'));
 }
 
-// Updates figures of the answer four times a second, of the server once a second while it works,
-// and once after it has ended.
+// Updates figures of the answer four times per second, of the server once per second while it
+// works, and once after it has ended.
 function wireClock() {
   let tick = 0;
   let worked = false;

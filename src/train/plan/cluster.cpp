@@ -19,7 +19,7 @@ constexpr double kCall = 8.4e-6;
 constexpr double kNvlinkStep = 3.4e-6, kPcieStep = 5.7e-6, kNetStep = 14e-6;
 
 // Peaks and bandwidths: NVIDIA's data sheets of H100 SXM, H200 SXM and A100 80GB SXM, and its Ada
-// whitepaper. Links: NVLink 4, NVLink 3, PCIe 4 x16; a network card of the usual rate a GPU.
+// whitepaper. Links: NVLink 4, NVLink 3, PCIe 4 x16; a network card of the usual rate per GPU.
 // Memory: nvidia-smi's. The shares of Hopper are those of this project's own steps on an H200
 // (docs/parallel.md, "Calibration"). Those of the others are assumptions that no step of ours has
 // checked: a device with less arithmetic for the same memory and power comes nearer to its peak.

@@ -67,7 +67,8 @@ TEST_F(FlashCallsTest, MoreTilesThanBlocks) {
 }
 
 TEST_F(FlashCallsTest, EverySequenceOfManyHasTheBitsOfOne) {
-    // Some tiles of queries a sequence, and as many sequences as make several rounds of all blocks.
+    // Some tiles of queries per sequence, and as many sequences as make several rounds of all
+    // blocks.
     for (const int dim : {64, 96, 128}) {
         const int n = 420, copies = this_gpu().multiprocessors / 4;
         const Problem one = random(4, 4, dim, {n}, {n}, {Kind::causal}, DType::bf16);

@@ -57,7 +57,7 @@ void attention_prefill(const Context& ctx, Tensor out, Tensor q, const ops::Page
                        const ops::DeviceBatch& batch, const ops::AttentionMask& mask, float scale,
                        Tensor q_sinks = {});
 
-// Decode form up to kDecodeRows rows a sequence (batch.max_count), prefill form beyond. A caller
+// Decode form up to kDecodeRows rows per sequence (batch.max_count), prefill form beyond. A caller
 // that mixes long prompts and single tokens should make two sub-batches.
 inline constexpr int kDecodeRows = 64;
 void attention(const Context& ctx, Tensor out, Tensor q, const ops::PagedKv& kv,

@@ -1,6 +1,6 @@
 // Decode attention on tensor cores. A team of four warps takes one part of the keys of one
 // sequence and kv head, for up to eight rows of q: keys and values go from memory straight into the
-// registers that the matrix instructions read, 16 bytes a load and all of a step's in flight.
+// registers that the matrix instructions read, 16 bytes per load and all of a step's in flight.
 #pragma once
 
 #include "ops/attention/paged/products.cuh"

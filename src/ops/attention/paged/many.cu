@@ -5,7 +5,7 @@
 // block spends its time on starting and ending. Here one persistent block per multiprocessor does
 // all of the work, and a warp takes part after part: all parts of all rows and heads are one list,
 // and every warp has an equal stretch of it. Keys and values flow through a ring buffer of the warp
-// in shared memory (cp.async, 4 KB a stage), which runs ahead across parts, heads and sequences;
+// in shared memory (cp.async, 4 KB per stage), which runs ahead across parts, heads and sequences;
 // the loop has no barrier. A warp does the work of a team's four warps, 16 keys each, one after the
 // other, first all scores, then all values: the sums are the same, in the same order.
 #include "core/cuda/device.h"

@@ -5,7 +5,7 @@
 // of the last part are complete. Here one persistent block per multiprocessor, three teams of four
 // warps, does all of the work. All parts of all rows and heads are one list, of which every team
 // has an equal share. Keys and values flow through ring buffers in shared memory, one for each warp
-// (cp.async, 16 keys a stage), which run ahead across parts, heads and sequences.
+// (cp.async, 16 keys per stage), which run ahead across parts, heads and sequences.
 #include "core/cuda/device.h"
 #include "ops/attention/paged/products.cuh"
 #include "ops/attention/paged/shares.cuh"

@@ -1,7 +1,7 @@
 // The backward in two passes on the tensor cores of sm_80 and up (mma.sync, cp.async). two.cuh says
-// what the passes compute. A block of four warps has 64 own rows, 16 a warp; other rows are loaded
-// in tiles, the next one while this one is computed. P and dS go from the accumulators of their
-// products into the next ones as they are, so warps share nothing but tiles.
+// what the passes compute. A block of four warps has 64 own rows, 16 per warp; other rows are
+// loaded in tiles, the next one while this one is computed. P and dS go from the accumulators of
+// their products into the next ones as they are, so warps share nothing but tiles.
 #include "ops/attention/flash/backward/dispatch.cuh"
 #include "ops/attention/flash/backward/two.cuh"
 #include "ops/attention/paged/mma.cuh"

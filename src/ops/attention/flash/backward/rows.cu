@@ -31,7 +31,7 @@ __device__ RowTile row_tile_of(const Problem& p, int tile, int rows) {
     return out;
 }
 
-// Sixteen lanes a row, eight numbers each. Grid: tiles, heads.
+// Sixteen lanes per row, eight numbers each. Grid: tiles, heads.
 template <typename T, int kRows>
 __global__ void __launch_bounds__(kThreads) prepare_rows(BackwardArgs args) {
     wait_for_previous();

@@ -41,7 +41,7 @@ struct BackwardLayout {
     static_assert(kBytes <= 227 * 1024);
 };
 
-// Registers a thread: those of a block of 384 threads with 168 each, redistributed.
+// Registers per thread: those of a block of 384 threads with 168 each, redistributed.
 inline constexpr int kLoadRegisters = 40, kComputeRegisters = (168 * 3 - kLoadRegisters) / 2;
 
 struct BackwardBarriers {

@@ -78,7 +78,7 @@ __device__ __forceinline__ void add_sums(float (&dq)[kCount], unsigned at) {
         }
     }
 }
-// Writes a warp group's rows of the complete dq to the tensor; 128 rows a tile.
+// Writes a warp group's rows of the complete dq to the tensor; 128 rows per tile.
 template <typename T, int kDim, int kCount>
 __device__ __forceinline__ void write_dq(const BackwardArgs& args, const DqStep& step,
                                          const Sequence& seq, const float (&dq)[kCount]) {

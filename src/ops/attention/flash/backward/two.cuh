@@ -24,7 +24,7 @@ struct TwoPassArgs {
     Stamp* stamp = nullptr;
 };
 
-// One block's own tile and walk. kOwn own rows and kOther other rows a tile.
+// One block's own tile and walk. kOwn own rows and kOther other rows per tile.
 template <bool kKeys, int kOwn, int kOther>
 struct TwoPassWalk {
     Sequence s;

@@ -16,7 +16,7 @@ using attn::load_transposed;
 constexpr int kKeys = 64;  // per tile: two pages of a cache
 static_assert(kKeys == 2 * PagedKeys::kPage);
 
-// kWarps warps with kBlocks m16 blocks of rows each. Two blocks a warp use every piece of K and V
+// kWarps warps with kBlocks m16 blocks of rows each. Two blocks per warp use every piece of K and V
 // that comes from shared memory twice; at head_dim 256 the registers suffice for one.
 template <int D>
 struct Shape {

@@ -85,8 +85,8 @@ struct ForwardPlan {
 // Blocks that read the same keys at the same time find them in L2. With many pairs at once few
 // blocks share keys; with few pairs long tiles remain for the end, where tiles differ in length.
 // Where tiles are equal: at least four pairs, or as many as fit in a sixth of L2 (queries and
-// results pass through it as well). Else: at least four blocks a pair, or as many pairs as fit in a
-// third.
+// results pass through it as well). Else: at least four blocks per pair, or as many pairs as fit in
+// a third.
 inline ForwardPlan plan_forward(const Problem& p, int rows, int multiprocessors,
                                 std::size_t l2_bytes, Stamp* stamp) {
     ForwardPlan plan;

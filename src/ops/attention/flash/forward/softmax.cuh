@@ -11,7 +11,7 @@ namespace mr::cuda::flash::forward {
 
 constexpr float kSlack = 8;  // a maximum may grow by 2^8 before the sums are rescaled
 
-// The running softmax of two rows a thread, g and g + 8 of its warp's 16.
+// The running softmax of two rows per thread, g and g + 8 of its warp's 16.
 struct Softmax {
     float top[2];     // the maximum that weights are relative to, times scale_log2
     float factor[2];  // to multiply the previous sums with
