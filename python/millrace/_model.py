@@ -33,16 +33,16 @@ class Message(TypedDict):
 class Options(TypedDict, total=False):
     """What a generation may be asked; what is left out is as for `millrace run`."""
 
-    max_tokens: int  #: at most so many (256); -1: until the context is full
-    temperature: float  #: (0.8); 0: always the most probable
-    top_k: int  #: choose among so many (40); 0: all
-    top_p: float  #: ... that together have this probability (0.95); 1: all
-    min_p: float  #: ... that have this share of the most probable one's (0.05); 0: all
+    max_tokens: int  #: generate at most N tokens (256); -1: until the context is full
+    temperature: float  #: (0.8); 0: always the most probable token
+    top_k: int  #: sample from the N most probable tokens (40); 0: all
+    top_p: float  #: sample from the most probable tokens with this total probability (0.95); 1: all
+    min_p: float  #: drop tokens below this share of the best one's probability (0.05); 0: none
     repeat_penalty: float  #: above 1 recent tokens become less probable (1)
     repeat_window: int  #: tokens that the penalty looks back (64)
-    seed: int  #: same seed, same text; drawn anew where it is left out
+    seed: int  #: same seed, same text; default: random
     stop: Union[str, Sequence[str]]  #: the text ends before any of these
-    ignore_eos: bool  #: continue past the end of the text
+    ignore_eos: bool  #: continue past the end-of-text token
     logprobs: int  #: log-probabilities of every token and of so many most probable ones (0 to 20)
     block: int  #: diffusion models: tokens per block (the model's)
     steps: int  #: ... passes per block (one per token)

@@ -47,18 +47,18 @@ class TrainOptions(TypedDict, total=False):
     diffusion_weight: str  #: diffusion: how a masked token counts, "1/t" or "none" ("1/t")
     lr: float  #: learning rate after the warm-up (0.001)
     min_lr: float  #: ... at the end (`lr / 10`)
-    warmup: int  #: steps in which it rises (a twentieth)
+    warmup: int  #: warm-up steps (a twentieth of `steps`, at most 1000)
     schedule: str  #: "cosine", "wsd" or "constant" ("cosine")
-    decay: float  #: wsd: the last part of the steps, in which the rate falls (0.2)
-    weight_decay: float  #: of matrices, by AdamW (0.1)
+    decay: float  #: wsd: share of the steps, at the end, in which the rate falls (0.2)
+    weight_decay: float  #: AdamW's weight decay; not for norms and biases (0.1)
     beta1: float  #: AdamW's (0.9)
     beta2: float  #: AdamW's (0.95)
     clip: float  #: maximum norm of the gradient; 0: no limit (1)
     masters: str  #: type of the matrices between steps, "f32" or "bf16" ("f32")
     seed: int  #: of the weights, the order of the data, diffusion's masks (1)
-    max_skips: int  #: steps in a row without a finite gradient before the run stops (10)
+    max_skips: int  #: steps in a row without a finite gradient after which the run stops (10)
     eval_every: int  #: steps between validations; 0: at the end (100)
-    eval_batches: int  #: batches of a validation; 0: all (32)
+    eval_batches: int  #: batches per validation; 0: all (32)
     save_every: int  #: steps between checkpoints; 0: at the end (500)
     sample_every: int  #: steps between samples; 0: at the end (500)
     sample_tokens: int  #: length of a sample; 0: none (120)
@@ -74,7 +74,7 @@ class TrainOptions(TypedDict, total=False):
     micro_batches: int  #: parts of a step that go through the stages
     pipeline_schedule: str  #: "1f1b" or "gpipe" ("1f1b")
     reduce: str  #: "exact" or "fast" ("exact")
-    bucket: float  #: MiB of gradients that are sent at a time (25)
+    bucket: float  #: MiB of gradients sent at a time (25)
 
 
 class Sample(NamedTuple):

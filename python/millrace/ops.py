@@ -147,9 +147,10 @@ def sample(logits: Array, temperature: float = 1.0, top_k: int = 0, top_p: float
            ) -> tuple[Array, Array, Array]:
     """Draws a token from every row of logits [..., vocab]: (ids int32, p, conf), all [...].
 
-    temperature: 0 is greedy. top_k: among so many (0: all); top_p: ... that together have this
-    probability (1: all); min_p: ... with this share of the best one's (0: all). p: the probability
-    of the draw among what was left; conf: on the softmax of the logits as they are.
+    temperature: 0 is greedy. top_k: draws from the k most probable tokens (0: all); top_p: from the
+    most probable with this total probability (1: all); min_p: drops tokens below this share of the
+    best one's probability (0: none). p: the probability of the draw among what was left; conf: on
+    the softmax of the logits as they are.
     Row i draws with Philox at (seed + i, position): same seed, same ids, on the CPU and on the GPU.
     seed, position: a number below 2^63, or an int64 tensor with one for each row, beside the
     logits. Without a seed one is drawn (torch: by its generator of the CPU; torch.compile wants

@@ -195,7 +195,7 @@ def test_nothing_grows_over_ten_thousand_calls(model):
     (lambda: mr.Model(""), mr.UsageError, "path: is empty"),
     (lambda: mr.Model(device="tpu"), mr.UsageError, "device = tpu"),
     (lambda: mr.Model(kv_type="f8"), mr.UsageError, "kv_type = f8"),
-    (lambda: mr.Model(device="cpu", kv_type="bf16"), mr.UsageError, "is for the GPU"),
+    (lambda: mr.Model(device="cpu", kv_type="bf16"), mr.UsageError, "is only supported on a GPU"),
     (lambda: mr.Model(threads=-1), mr.UsageError, "threads = -1"),
     (lambda: mr.Model(max_sequences=0), mr.UsageError, "max_sequences = 0"),
     (lambda: mr.Model("random:llama-2-7b:f32", device="cpu", ctx=1 << 29), mr.DeviceError, "GiB"),

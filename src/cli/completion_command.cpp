@@ -13,8 +13,8 @@ namespace mr::cli {
 
 void add_completion(const Command& app, Action& action) {
     auto shell = std::make_shared<std::string>();
-    const Command command =
-        app.add_subcommand("completion", "A script that completes commands and options in a shell");
+    const Command command = app.add_subcommand(
+        "completion", "Print a script that completes commands and options in a shell");
     command.add_option("shell", *shell, "bash, zsh or fish")
         .one_of({"bash", "zsh", "fish"})
         .required();

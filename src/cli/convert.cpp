@@ -71,18 +71,16 @@ void add_convert(const Command& app, Action& action) {
         .required();
     command
         .add_option("--type", options->type,
-                    "Type of the weights: f32, f16, bf16, q8_0 or q4_0; as they are where not "
-                    "given")
+                    "Type of the weights: f32, f16, bf16, q8_0 or q4_0; default: unchanged")
         .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"});
     command
-        .add_option(
-            "--tokenizer", options->shared.tokenizer,
-            "tokenizer.json, tokenizer.bin, a GGUF file or a bundled model's name, where the "
-            "model has none")
+        .add_option("--tokenizer", options->shared.tokenizer,
+                    "tokenizer.json, tokenizer.bin, a GGUF file or a bundled model's name, for a "
+                    "model without a tokenizer")
         .shown_as("FILE");
     add_ignore_key_option(command, options->shared);
     command.add_flag("--force", options->force,
-                     "Replace files that are there beside the one that is named");
+                     "Replace existing files in the OUT folder, or beside an OUT file");
     command.add_flag("--keep-outliers", options->keep_outliers,
                      "Keep a matrix in bf16 or f32 where its numbers do not fit into the type");
     add_json_option(command, options->shared);

@@ -118,8 +118,8 @@ int storybook(const DataOptions& options, Caller* caller) {
     };
     if (told.takes(options.shared, json)) return 0;
     const std::string text = fmt::format(
-        "{} stories, {} bytes; entropy {:.3f} nats ({:.3f} bits) per story, exact; {:.3f} nats in "
-        "the mean of those written\n",
+        "{} stories, {} bytes; entropy {:.3f} nats ({:.3f} bits) per story, exact; mean of those "
+        "written: {:.3f} nats\n",
         stats.stories, stats.bytes, stats.entropy_nats, bits, stats.mean_nats);
     if (to_file) {
         out(text);
@@ -186,7 +186,7 @@ int pack(const PackCommand& command, Caller* caller) {
     out(text);
     const bool wanted = command.pack.val_docs ? *command.pack.val_docs > 0 : command.pack.val > 0;
     if (result.val.tokens == 0 && wanted) {
-        err("millrace: one document alone: nothing is held out for validation; --split says where "
+        err("millrace: only one document: nothing is held out for validation; --split says where "
             "documents end, --val-data names others\n");
     }
     return 0;
@@ -195,7 +195,8 @@ int pack(const PackCommand& command, Caller* caller) {
 void add_pack(const Command& data, Action& action, Caller* caller) {
     auto options = std::make_shared<PackCommand>();
     train::PackOptions& pack_options = options->pack;
-    const Command command = data.add_subcommand("pack", "Texts as token shards, for training");
+    const Command command =
+        data.add_subcommand("pack", "Pack texts into token shards for training");
     command.add_option("--data", pack_options.data, "Text files, folders or globs")
         .required()
         .shown_as("PATH");
@@ -207,10 +208,11 @@ void add_pack(const Command& data, Action& action, Caller* caller) {
     command.add_option("--out", pack_options.out, "The folder to write")
         .required()
         .shown_as("FOLDER");
-    command.add_flag("--force", pack_options.force, "Replace a data folder that is there");
+    command.add_flag("--force", pack_options.force, "Replace an existing data folder");
     command
         .add_option("--split", pack_options.split,
-                    "What stands between documents; '' makes each file one. \\n and \\t work")
+                    "Separator between documents, with \\n and \\t as escapes; '': each file is "
+                    "one document")
         .shown_as("WORDS")
         .shows_default();
     const Option val =
@@ -219,24 +221,23 @@ void add_pack(const Command& data, Action& action, Caller* caller) {
             .range(0.0, 0.999)
             .shows_default();
     const Option val_docs = command.add_option("--val-docs", options->val_docs,
-                                               "How many documents to hold out instead");
-    command
-        .add_option("--val-data", pack_options.val_data,
-                    "Texts of their own for validation instead")
+                                               "Number of documents to hold out instead");
+    command.add_option("--val-data", pack_options.val_data, "Separate texts for validation instead")
         .shown_as("PATH")
         .excludes(val)
         .excludes(val_docs);
     val_docs.excludes(val);
-    command.add_option("--seed", pack_options.seed, "Which documents are held out").shows_default();
-    command.add_option("--shard-tokens", pack_options.shard_tokens, "Most tokens in one file")
+    command.add_option("--seed", pack_options.seed, "Seed of the choice of held-out documents")
+        .shows_default();
+    command.add_option("--shard-tokens", pack_options.shard_tokens, "Tokens per file, at most")
         .range(std::uint64_t{1}, std::uint64_t{1} << 40)
         .shows_default();
     command
         .add_option("--end", pack_options.end_token,
-                    "The token after every document; else the tokenizer's end of text")
+                    "Token after every document; default: the tokenizer's end of text")
         .shown_as("TOKEN");
     command.add_flag("--parse-special", pack_options.parse_special,
-                     "Special tokens that the texts spell out become their ids");
+                     "Parse special tokens spelled out in the texts");
     add_threads_option(command, options->shared);
     add_json_option(command, options->shared);
     command.footer(
@@ -262,8 +263,8 @@ void add_data(const Command& app, Action& action, Caller* caller) {
         "  millrace data pack --data stories.txt --tokenizer tok/ --out data/");
     add_pack(data, action, caller);
     const Command command = data.add_subcommand(
-        "storybook", "Short children's stories from a grammar with known probabilities");
-    command.add_option("--stories", options->stories, "How many")
+        "storybook", "Write short children's stories from a grammar with known probabilities");
+    command.add_option("--stories", options->stories, "Number of stories")
         .range(std::uint64_t{1}, std::uint64_t{1} << 40)
         .shows_default();
     command.add_option("--seed", options->seed, "Same seed, same stories").shows_default();

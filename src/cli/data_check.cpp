@@ -100,14 +100,13 @@ void add_data_check(const Command& data, Action& action) {
     auto options = std::make_shared<DataCheckOptions>();
     const Command command = data.add_subcommand(
         "check",
-        "What share of the stories in a text is well-formed, and what is wrong with others");
+        "Report the share of well-formed stories in a text, and what is wrong with the others");
     command
         .add_option("file", options->file,
                     "Stories, separated by <|endoftext|>; '-' reads standard input")
         .required()
         .shown_as("FILE");
-    command.add_option("--show", options->show, "How many bad stories to say the reasons of")
-        .shows_default();
+    command.add_option("--show", options->show, "Number of bad stories to explain").shows_default();
     add_json_option(command, options->shared);
     command.footer("Example:\n  millrace data check stories.txt");
     command.callback([options, &action] { action = [options] { return check(*options); }; });

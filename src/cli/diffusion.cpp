@@ -100,8 +100,8 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
     engine.block = generate.diffusion.block_of(spec);
     if (choice.show && ::isatty(STDOUT_FILENO) == 0) {
         throw Error::usage({.field = "--show-denoising",
-                            .problem = "is for a terminal",
-                            .remedy = "leave it out where the output is a file or a pipe"});
+                            .problem = "only works on a terminal",
+                            .remedy = "leave it out if the output is a file or a pipe"});
     }
 }
 

@@ -59,7 +59,7 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
     if (wanted && !cuda && options.device == "auto") {
         // No message where there is no GPU: none is expected.
         if (const std::string why = cuda::passed_over(); !why.empty()) {
-            note(fmt::format("computing on the CPU; the GPU is passed over: {}", one_line(why)));
+            note(fmt::format("computing on the CPU; the GPU is not used: {}", one_line(why)));
         }
     }
     ProgressLine line;
@@ -128,7 +128,7 @@ model::EngineOptions engine_options(const SharedOptions& options) {
     if (out.kv_type == DType::bf16 && !out.cuda) {
         throw Error::usage({.field = "--kv-type",
                             .value = "bf16",
-                            .problem = "is for the GPU",
+                            .problem = "is only supported on a GPU",
                             .remedy = "use f32 or f16"});
     }
     if (out.cuda) out.max_batch = model::kDeviceBatch;

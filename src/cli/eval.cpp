@@ -239,7 +239,7 @@ int eval(const Command& command, const EvalCommandOptions& options) {
             if (model.spec.diffusion && (options.modes.size() > 1 || mode != "full")) {
                 throw Error::usage({.field = "--context",
                                     .value = mode,
-                                    .problem = "is for models that make tokens one after another",
+                                    .problem = "only applies to autoregressive models",
                                     .remedy = "leave it out"});
             }
             model::require_engine(model, plans.back().engine);
@@ -249,7 +249,7 @@ int eval(const Command& command, const EvalCommandOptions& options) {
     if (loaded.model->spec.diffusion) {
         if (!options.plot.empty()) {
             throw Error::usage({.field = "--plot",
-                                .problem = "is for models that make tokens one after another",
+                                .problem = "only applies to autoregressive models",
                                 .remedy = "leave it out"});
         }
         return eval_diffusion(options, text, loaded, {generate.diffusion, options.bound});
@@ -305,12 +305,13 @@ int eval(const Command& command, const EvalCommandOptions& options) {
 
 void add_eval(const Command& app, Action& action) {
     auto options = std::make_shared<EvalCommandOptions>();
-    const Command command = app.add_subcommand("eval", "Perplexity of a text");
+    const Command command =
+        app.add_subcommand("eval", "Measure how well a model predicts a text: NLL and perplexity");
     add_model_options(command, options->shared);
     command.add_option("--text", options->text, "The text; '-' reads standard input")
         .required()
         .shown_as("FILE");
-    command.add_option("--split", options->eval.split, "Where one document ends and another begins")
+    command.add_option("--split", options->eval.split, "Separator between documents")
         .shown_as("WORDS");
     command.add_option("--limit", options->eval.limit, "At most N documents; 0: all")
         .range(0, 1 << 30)
@@ -331,8 +332,8 @@ void add_eval(const Command& app, Action& action) {
     add_window_options(command, options->context);
     command
         .add_option("--sample", options->eval.sample,
-                    "Recompute so many tokens of each document; 0: all. Other modes tell their NLL "
-                    "for the same ones")
+                    "Recompute only N tokens of each document; 0: all. Other modes also report "
+                    "their NLL for these tokens")
         .range(std::int64_t{0}, std::int64_t{1} << 30)
         .rare();
     command
@@ -364,7 +365,7 @@ void add_eval(const Command& app, Action& action) {
         if (options->eval.sample > 0 &&
             std::find(modes.begin(), modes.end(), "recompute") == modes.end()) {
             throw Error::usage({.field = "--sample",
-                                .problem = "is for tokens that are recomputed",
+                                .problem = "only applies with --context recompute",
                                 .remedy = "add recompute to --context"});
         }
         action = [options, command] { return eval(command, *options); };

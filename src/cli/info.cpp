@@ -243,7 +243,7 @@ std::string gpu_text(const Json& m) {
     if (m["gpu"].is_null()) {
         return m.contains("why_no_gpu")
                    ? fmt::format("gpu         {}: {}\n",
-                                 m["gpu_passed_over"].get<bool>() ? "passed over" : "none",
+                                 m["gpu_passed_over"].get<bool>() ? "not used" : "none",
                                  m["why_no_gpu"].get<std::string>())
                    : "";
     }

@@ -55,7 +55,7 @@ void add_disabled(Disabled& to, const char* where, std::string_view list) {
             throw Error::usage({.field = where,
                                 .value = std::string(word),
                                 .problem = "is not a known switch",
-                                .remedy = "known are " + known_switches()});
+                                .remedy = "use one or more of " + known_switches()});
         }
         to.*named->off = true;
         list.remove_prefix(std::min(word.size() + 1, list.size()));
@@ -74,10 +74,9 @@ void add_model_options(const Command& command, SharedOptions& options) {
         .shown_as("MODEL");
     command.group("Model");
     command
-        .add_option(
-            "--tokenizer", options.tokenizer,
-            "tokenizer.json, tokenizer.bin, a GGUF file or a bundled model's name, where the "
-            "model has none")
+        .add_option("--tokenizer", options.tokenizer,
+                    "tokenizer.json, tokenizer.bin, a GGUF file or a bundled model's name, for a "
+                    "model without a tokenizer")
         .shown_as("FILE")
         .rare();
     add_ignore_key_option(command, options);
@@ -87,8 +86,8 @@ void add_model_options(const Command& command, SharedOptions& options) {
 void add_ignore_key_option(const Command& command, SharedOptions& options) {
     command
         .add_option("--ignore-key", options.ignore_keys,
-                    "A key of the model's configuration that the engine does not know and passes "
-                    "over; may be repeated")
+                    "Ignore this key of the model's configuration, which the engine does not know; "
+                    "may be repeated")
         .repeatable()
         .shown_as("KEY")
         .rare();
@@ -96,7 +95,9 @@ void add_ignore_key_option(const Command& command, SharedOptions& options) {
 
 void add_machine_options(const Command& command, SharedOptions& options) {
     command.group(kMachine);
-    command.add_option("--device", options.device, "Where to compute; auto: on the GPU if it can")
+    command
+        .add_option("--device", options.device,
+                    "Where to compute; auto: the GPU if one can be used")
         .from_environment("MILLRACE_DEVICE")
         .one_of({"auto", "cpu", "cuda"})
         .shows_default();
@@ -106,7 +107,7 @@ void add_machine_options(const Command& command, SharedOptions& options) {
 
 void add_threads_option(const Command& command, SharedOptions& options) {
     command.group(kMachine);
-    command.add_option("-t,--threads", options.threads, "N threads of the CPU; 0: all cores")
+    command.add_option("-t,--threads", options.threads, "CPU threads; 0: one per core")
         .range(0, 1024)
         .shows_default();
     command.group(kOptions);
@@ -117,17 +118,17 @@ void add_engine_options(const Command& command, SharedOptions& options) {
     command.group(kMachine);
     command
         .add_option("-c,--ctx", options.ctx,
-                    "N positions of context for a sequence; 0: as many as the model has")
+                    "Context length per sequence, in tokens; 0: the model's")
         .range(std::int64_t{0}, (std::int64_t{1} << 30) - 1)
         .shows_default();
     command
         .add_option("--pool", options.pool,
-                    "Tokens that the KV cache holds, over all sequences; 0: what fits, at most "
-                    "every sequence's context")
+                    "Size of the KV cache in tokens, over all sequences; 0: as many as fit, at "
+                    "most the full context of every sequence")
         .range(std::int64_t{0}, std::int64_t{1} << 40)
         .shows_default()
         .rare();
-    command.add_option("--kv-type", options.kv_type, "Type of the KV cache; bf16 on a GPU alone")
+    command.add_option("--kv-type", options.kv_type, "Type of the KV cache; bf16 only on a GPU")
         .one_of({"auto", "f32", "f16", "bf16"})
         .shows_default()
         .rare();
@@ -143,8 +144,8 @@ void add_disable_option(const Command& command, SharedOptions& options) {
     command.group(kMachine);
     command
         .add_option("--disable", options.disable,
-                    fmt::format("Switch parts off, to see what they are worth: a list of {}, as in "
-                                "fuse,graph (docs/cuda-engine.md)",
+                    fmt::format("Turn optimizations off, to measure what each is worth: a list of "
+                                "{}, as in fuse,graph (docs/cuda-engine.md)",
                                 known_switches()))
         .shown_as("LIST")
         .rare();

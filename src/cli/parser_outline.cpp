@@ -82,8 +82,7 @@ CommandOutline outline_of(const CLI::App& app, const std::string& path) {
 void set_help(CLI::App& program) {
     program.formatter(std::make_shared<Help>());
     program.set_help_flag("-h,--help", "This help");
-    program.set_help_all_flag("--help-all",
-                              "The help with rare options and other names of options");
+    program.set_help_all_flag("--help-all", "This help, with rare options and aliases");
 }
 
 }  // namespace mr::cli

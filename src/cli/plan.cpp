@@ -51,8 +51,8 @@ plan::DeviceSpec device_of(const std::string& name) {
     if (device) return *device;
     throw Error::usage({.field = "--device",
                         .value = name,
-                        .problem = "is not known",
-                        .remedy = fmt::format("known are {}", plan::known_devices())});
+                        .problem = "is not a known device",
+                        .remedy = fmt::format("use one of {}", plan::known_devices())});
 }
 
 // Sets the device and its speed, from the file of --measured if given.
@@ -82,7 +82,7 @@ void calibrate(PlanReport& report, const PlanOptions& options, const Command& co
              .problem = other ? fmt::format("is not the {} of --device", cluster.device.name)
                               : "is not a known device",
              .remedy = other ? "leave --device out, or measure on that one"
-                             : fmt::format("known are {}", plan::known_devices())});
+                             : fmt::format("use one of {}", plan::known_devices())});
     }
     cluster.device = *on;
     cluster.pace = plan::pace_of(measured, spec_of(measured.model), cluster.device);
@@ -205,7 +205,7 @@ void add_plan(const Command& app, Action& action) {
         .range(std::int64_t{1}, std::int64_t{1} << 32);
     c.add_option("--tokens", o.tokens, "Tokens of the whole run, for the GPU-hours: 15e12")
         .range(1.0, 1e18);
-    c.add_option("--masters", o.masters, "Type that matrices are kept in between steps")
+    c.add_option("--masters", o.masters, "Type of the matrices between steps")
         .one_of({"f32", "bf16"})
         .shows_default();
     c.add_option("--reduce", o.reduce,
@@ -216,7 +216,8 @@ void add_plan(const Command& app, Action& action) {
     c.add_option("--data", o.data, "Replicas").range(1, 1 << 20);
     c.add_option("--pipeline", o.pipeline, "Stages that the layers are cut into").range(1, 1 << 12);
     c.add_option("--zero", o.zero,
-                 "In shards over the replicas: 1 optimizer, 2 and gradients, 3 and parameters")
+                 "What to shard over the replicas: 1: the optimizer's moments; 2: and gradients; "
+                 "3: and parameters")
         .range(0, 3);
     c.add_option("--micro-batches", o.micro_batches, "Passes of a replica per step")
         .range(1, 1 << 20);

@@ -148,12 +148,11 @@ void add_profile(const Command& app, Action& action) {
     const Command command = app.add_subcommand(
         "profile", "Run a prompt and show where the time and the bytes went, stage by stage");
     add_model_options(command, options->shared);
-    const Option prompt =
-        command
-            .add_option("-p,--prompt", options->prompt,
-                        "What to continue; '-': standard input, which is also the prompt where it "
-                        "is a pipe and -p is not given")
-            .shown_as("WORDS");
+    const Option prompt = command
+                              .add_option("-p,--prompt", options->prompt,
+                                          "Text to continue; '-': standard input. Without -p, a "
+                                          "pipe on standard input is the prompt")
+                              .shown_as("WORDS");
     command
         .add_option("--trace", options->trace,
                     "Write a trace for Perfetto or chrome://tracing to this file (JSON)")

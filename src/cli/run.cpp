@@ -307,13 +307,12 @@ void add_run(const Command& app, Action& action) {
         app.add_subcommand("run", "Continue a prompt; text streams as it is made");
     add_model_options(command, options->shared);
     command.group("Prompt");
-    const Option prompt =
-        command
-            .add_option("-p,--prompt", options->prompt,
-                        "What to continue; '-': standard input, which is also the prompt where it "
-                        "is a pipe and -p is not given")
-            .shown_as("WORDS");
-    command.add_option("--prompt-file", options->prompt_file, "A file to continue")
+    const Option prompt = command
+                              .add_option("-p,--prompt", options->prompt,
+                                          "Text to continue; '-': standard input. Without -p, a "
+                                          "pipe on standard input is the prompt")
+                              .shown_as("WORDS");
+    command.add_option("--prompt-file", options->prompt_file, "File with the text to continue")
         .shown_as("FILE")
         .excludes(prompt);
     command.group(kOptions);
@@ -340,7 +339,7 @@ void add_run(const Command& app, Action& action) {
                      "Print only the generated text, without the prompt");
     command.add_flag("-q,--quiet", options->quiet, "No summary after the text");
     command.add_flag("-v,--verbose", options->verbose,
-                     "After the text, where the time went by op; with --json on standard error");
+                     "After the text, print the time by op; with --json, on standard error");
     command.add_flag("--roofline", options->roofline,
                      "After the text, compare every stage with this machine's limits");
     add_json_option(command, options->shared);
@@ -360,7 +359,7 @@ void add_run(const Command& app, Action& action) {
         if (!command.given("--seed")) options->generate.sampling.seed = fresh_seed();
         if (options->diffusion.show && options->count > 1) {
             throw Error::usage({.field = "--show-denoising",
-                                .problem = "shows one text",
+                                .problem = "shows only one text",
                                 .remedy = "leave --count out"});
         }
         action = [options, command] { return run(command, *options); };

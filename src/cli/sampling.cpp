@@ -11,23 +11,25 @@ void add_sampling_options(const Command& command, decode::GenerateOptions& optio
     command.group("Sampling");
     command
         .add_option("-n,--tokens,--max-tokens", options.max_tokens,
-                    "At most N tokens; -1: until the context is full")
+                    "Generate at most N tokens; -1: until the context is full")
         .range(-1, kMost)
         .shows_default();
     command
         .add_option("--temp,--temperature", sampling.temperature,
-                    "Temperature; 0: always the most probable")
+                    "Temperature; 0: always the most probable token")
         .range(0.0, 100.0)
         .shows_default();
-    command.add_option("--top-k", sampling.top_k, "Choose among so many; 0: all")
+    command.add_option("--top-k", sampling.top_k, "Sample from the N most probable tokens; 0: all")
         .range(0, kMost)
         .shows_default();
-    command.add_option("--top-p", sampling.top_p, "... that together have this probability; 1: all")
+    command
+        .add_option("--top-p", sampling.top_p,
+                    "Sample from the most probable tokens with total probability X; 1: all")
         .range(0.0, 1.0)
         .shows_default();
     command
         .add_option("--min-p", sampling.min_p,
-                    "... that have this share of the most probable one's; 0: all")
+                    "Drop tokens below X times the probability of the most probable one; 0: none")
         .range(0.0, 1.0)
         .shows_default()
         .rare();
@@ -42,11 +44,11 @@ void add_sampling_options(const Command& command, decode::GenerateOptions& optio
         .range(0, kMost)
         .shows_default()
         .rare();
-    command.add_option("--seed", sampling.seed, "Same seed, same text; drawn anew where not given");
-    command.add_option("--stop", options.stop, "Stop before this text; may be given several times")
+    command.add_option("--seed", sampling.seed, "Same seed, same text; default: random");
+    command.add_option("--stop", options.stop, "Stop before this text; may be repeated")
         .repeatable()
         .shown_as("WORDS");
-    command.add_flag("--ignore-eos", options.ignore_end, "Go on past the end of the text").rare();
+    command.add_flag("--ignore-eos", options.ignore_end, "Go on past the end-of-text token").rare();
     command.group(kOptions);
 }
 

@@ -88,38 +88,38 @@ int serve_model(const Command& command, ServeOptions options) {
 void add_serve(const Command& app, Action& action) {
     auto options = std::make_shared<ServeOptions>();
     const Command command = app.add_subcommand(
-        "serve", "Serve a model over HTTP, to OpenAI's and Anthropic's clients and a browser");
+        "serve", "Serve a model over HTTP: the OpenAI and Anthropic APIs, and a web page");
     add_model_options(command, options->shared);
     command.group("Server");
     command.add_option("--host", options->http.host, "Address to listen on")
         .shown_as("ADDRESS")
         .shows_default();
-    command.add_option("--port", options->port, "Port; 0: one that is free")
+    command.add_option("--port", options->port, "Port; 0: any free port")
         .range(0, 65535)
         .shows_default();
     command
-        .add_option(
-            "--api-key-file", options->key_file,
-            "Keys that clients must send, one per line; needed where --host is not loopback")
+        .add_option("--api-key-file", options->key_file,
+                    "Keys that clients must send, one per line; required if --host is not loopback")
         .shown_as("FILE");
     command
         .add_flag("--share-prefixes", options->api.share_prefixes,
-                  "Let equal prompts share pages of the cache whatever their API key")
+                  "Let equal prompts share cache pages across API keys")
         .rare();
-    command.add_flag("--no-auth", options->no_auth, "Need no keys, even if --host is not loopback");
+    command.add_flag("--no-auth", options->no_auth,
+                     "Accept requests without a key, even if --host is not loopback");
     command
         .add_option("--allow-host", options->gate.hosts,
-                    "A name of this server beside localhost and addresses; may be repeated")
+                    "Host name of this server, besides localhost and IP addresses; may be repeated")
         .repeatable()
         .shown_as("NAME");
     command
         .add_option("--allow-origin", options->gate.origins,
-                    "A web page's origin that may use the server; may be repeated")
+                    "Origin whose web pages may use the server; may be repeated")
         .repeatable()
         .shown_as("URL");
     command
         .add_option("--alias", options->api.aliases,
-                    "A further name of the model, '*' for any; may be repeated")
+                    "Another name for the model; '*': any name; may be repeated")
         .repeatable()
         .shown_as("NAME");
     command.add_option("--grace", options->grace, "Seconds to finish answers after SIGTERM")
@@ -129,24 +129,24 @@ void add_serve(const Command& app, Action& action) {
         .one_of({"text", "json", "none"})
         .shows_default();
     command
-        .add_flag("--verbose-usage", options->api.verbose_usage,
-                  "With the counts of tokens what was found in the cache, and a ledger: times, "
-                  "bytes, FLOPs")
+        .add_flag(
+            "--verbose-usage", options->api.verbose_usage,
+            "Add to the usage the tokens found in the cache, and a ledger: times, bytes, FLOPs")
         .rare();
-    command.add_option("--connections", options->connections, "Connections at most")
+    command.add_option("--connections", options->connections, "Connections, at most")
         .range(1, 1 << 20)
         .shows_default()
         .rare();
     command
         .add_option("--connections-per-client", options->connections_per_client,
-                    "Connections of one address at most; 0: a quarter of --connections, and of "
-                    "the loopback address all")
+                    "Connections per address, at most; 0: a quarter of --connections, for loopback "
+                    "all of them")
         .range(0, 1 << 20)
         .shows_default()
         .rare();
     command
         .add_option("--grammar-memory", options->grammar_mib,
-                    "MiB for grammars of schemas and tools, beside those of texts that run")
+                    "MiB for cached grammars of schemas and tools, besides those in use")
         .range(1, 1 << 20)
         .shows_default()
         .rare();
@@ -158,16 +158,20 @@ void add_serve(const Command& app, Action& action) {
              "Seconds from the first byte of a request to its body");
     add_time("--read-timeout", options->request,
              "Seconds from the first byte of a request to its last");
-    add_time("--write-timeout", options->stall, "Seconds that a client may read nothing");
+    add_time("--write-timeout", options->stall, "Seconds that a client may go without reading");
     command.group("Scheduling");
-    command.add_option("--sequences", options->sequences, "Texts that run together at most")
+    command
+        .add_option("--sequences", options->sequences,
+                    "Sequences generated at the same time, at most")
         .range(1, 1024)
         .shows_default();
-    command.add_option("--queue", options->queue, "Texts that wait at most; then 429")
+    command
+        .add_option("--queue", options->queue,
+                    "Sequences that wait, at most; further requests get status 429")
         .range(1, 1 << 20)
         .shows_default();
     command
-        .add_option("--timeout", options->timeout, "Seconds that a request may take; 0: any time")
+        .add_option("--timeout", options->timeout, "Seconds that a request may take; 0: no limit")
         .range(0.0, 86400.0)
         .shows_default()
         .rare();

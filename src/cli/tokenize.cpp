@@ -117,7 +117,7 @@ int tokenize(const TokenizeOptions& options) {
 void add_tokenize(const Command& app, Action& action) {
     auto options = std::make_shared<TokenizeOptions>();
     const Command command =
-        app.add_subcommand("tokenize", "A text as token ids and pieces, and back");
+        app.add_subcommand("tokenize", "Turn text into token ids and pieces, or ids into text");
     add_model_options(command, options->shared);
     const Option text = command.add_option("--text", options->text, "The text").shown_as("WORDS");
     const Option file =
@@ -130,9 +130,9 @@ void add_tokenize(const Command& app, Action& action) {
     text.excludes(file).excludes(decode);
     file.excludes(decode);
     command.add_flag("--ids", options->ids_only, "Print the ids on one line, nothing else");
-    command.add_flag("--no-special", options->no_special, "Add no BOS or the like");
+    command.add_flag("--no-special", options->no_special, "Add no special tokens such as BOS");
     command.add_flag("--plain", options->plain,
-                     "Read special tokens that the text spells out as plain text");
+                     "Treat special tokens spelled out in the text as plain text");
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n"

@@ -134,24 +134,26 @@ void add_tokenizer(const Command& app, Action& action) {
     const Command tokenizer = app.add_subcommand("tokenizer", "Train a tokenizer");
     tokenizer.require_subcommand();
     const Command command =
-        tokenizer.add_subcommand("train", "A byte-level BPE tokenizer of your own texts");
+        tokenizer.add_subcommand("train", "Train a byte-level BPE tokenizer on your texts");
     command.add_option("--data", options->data, "Text files, folders or globs")
         .required()
         .shown_as("PATH");
     command
-        .add_option("--vocab", options->bpe.vocab, "How many tokens, bytes and specials among them")
+        .add_option("--vocab", options->bpe.vocab, "Vocabulary size, with bytes and special tokens")
         .shows_default();
-    command.add_option("--out", options->out, "The folder to write tokenizer.json into")
+    command.add_option("--out", options->out, "Folder to write tokenizer.json to")
         .required()
         .shown_as("FOLDER");
-    command.add_flag("--force", options->force, "Replace a tokenizer that is there");
+    command.add_flag("--force", options->force, "Replace an existing tokenizer");
     command
         .add_option("--special", options->bpe.special,
                     "Special tokens; the first ends a text. Where the texts spell them out, they "
                     "end a word")
         .shown_as("WORDS")
         .shows_default();
-    command.add_option("--min-count", options->bpe.min_count, "Merge no pair that is rarer")
+    command
+        .add_option("--min-count", options->bpe.min_count,
+                    "Merge only pairs that occur at least N times")
         .range(std::uint64_t{1}, std::uint64_t{1} << 60)
         .shows_default();
     add_threads_option(command, options->shared);

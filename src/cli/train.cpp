@@ -160,7 +160,7 @@ void tell_result(TrainScreen& screen, const train::TrainResult& result, const st
     }
     if (result.ranks > result.stages) {
         screen.say(fmt::format(
-            "{} ranks, {} grains: the exchange took {}, and {} were waited for it", result.ranks,
+            "{} ranks, {} grains: the exchange took {}, the run waited {} for it", result.ranks,
             result.grains, observe::short_seconds(result.exchange_seconds),
             observe::short_seconds(result.exchange_wait_seconds)));
     }

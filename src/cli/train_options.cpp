@@ -98,7 +98,7 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
     of_model("--kv-heads", t.model.kv_heads, "Heads of keys and values; default: --heads");
     of_model("--head-dim", t.model.head_dim, "Size of a head; default: --dim / --heads").rare();
     of_model("--hidden", t.model.hidden, "Width of the MLP; default: the family's default");
-    of_model("--context", t.model.context, "Positions of the model; default: --seq");
+    of_model("--context", t.model.context, "Context length of the model; default: --seq");
     of_model("--tied", t.model.tied, "Whether the LM head is the embedding table")
         .one_of({"yes", "no"})
         .rare();
@@ -136,16 +136,19 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
     c.group("The optimizer");
     of_new_run("--lr", t.lr, "Learning rate after the warm-up").shows_default();
     of_new_run("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
-    of_new_run("--warmup", t.warmup, "Steps in which it rises; default: a twentieth");
-    of_new_run("--schedule", t.schedule,
-               "Of the rate; wsd: warm up, stay, decay. 1f1b, gpipe: as --pipeline-schedule")
+    of_new_run("--warmup", t.warmup,
+               "Warm-up steps; default: a twentieth of --steps, at most 1000");
+    of_new_run(
+        "--schedule", t.schedule,
+        "Learning-rate schedule; wsd: warm up, stay, decay. 1f1b, gpipe: as --pipeline-schedule")
         .one_of({"cosine", "wsd", "constant", "1f1b", "gpipe"})
         .shows_default();
-    of_new_run("--decay", t.decay, "wsd: the last part of the steps, in which the rate falls")
+    of_new_run("--decay", t.decay, "wsd: share of the steps, at the end, in which the rate falls")
         .shows_default();
-    of_new_run("--weight-decay", t.weight_decay, "Of matrices, by AdamW").shows_default();
-    of_new_run("--beta1", t.beta1, "AdamW's").shows_default().rare();
-    of_new_run("--beta2", t.beta2, "AdamW's").shows_default().rare();
+    of_new_run("--weight-decay", t.weight_decay, "AdamW's weight decay; not for norms and biases")
+        .shows_default();
+    of_new_run("--beta1", t.beta1, "Of AdamW").shows_default().rare();
+    of_new_run("--beta2", t.beta2, "Of AdamW").shows_default().rare();
     of_new_run("--clip", t.clip, "Maximum norm of the gradient; 0: no limit").shows_default();
     of_new_run("--masters", t.masters,
                "Type of the matrices between steps; bf16, with stochastic rounding, saves 4 bytes "
@@ -153,19 +156,19 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
         .one_of({"f32", "bf16"})
         .shows_default()
         .rare();
-    of_new_run(
-        "--seed", t.seed,
-        "Of the weights, the order of the data, diffusion masks, and the rounding of bf16 masters")
+    of_new_run("--seed", t.seed,
+               "Seed of the weights, the order of the data, diffusion masks, and the rounding of "
+               "bf16 masters")
         .shows_default();
     changed("--max-skips", &train::TrainOptions::max_skips,
-            "Steps in a row without a finite gradient before the run stops")
+            "Steps in a row without a finite gradient after which the run stops")
         .shows_default()
         .rare();
     c.group("Checkpoints, validation and samples");
     changed("--eval-every", &train::TrainOptions::eval_every,
             "Steps between validations; 0: at the end")
         .shows_default();
-    changed("--eval-batches", &train::TrainOptions::eval_batches, "Batches of a validation; 0: all")
+    changed("--eval-batches", &train::TrainOptions::eval_batches, "Batches per validation; 0: all")
         .shows_default();
     changed("--save-every", &train::TrainOptions::save_every,
             "Steps between checkpoints; 0: at the end")
@@ -201,7 +204,8 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
             "Parts of a step that go through the stages one after another, a power of two: grains "
             "/ replicas");
     changed("--pipeline-schedule", &train::TrainOptions::pipeline_schedule,
-            "1f1b: a stage turns back as soon as it can; gpipe: all forward, then all back")
+            "1f1b: a stage starts a backward pass as soon as it can; gpipe: all forward passes, "
+            "then all backward passes")
         .one_of({"1f1b", "gpipe"})
         .shows_default();
     changed("--reduce", &train::TrainOptions::reduce,
@@ -209,11 +213,11 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
         .one_of({"exact", "fast"})
         .shows_default()
         .rare();
-    changed("--bucket", &train::TrainOptions::bucket, "MiB of gradients that are sent at a time")
+    changed("--bucket", &train::TrainOptions::bucket, "MiB of gradients sent at a time")
         .shows_default()
         .rare();
     c.add_option("--comm-timeout", options->timeout,
-                 "Seconds after which a rank that does not answer is given up; 0: never")
+                 "Seconds after which a rank that does not answer counts as lost; 0: never")
         .range(0.0, 1e6)
         .shows_default()
         .rare();

@@ -33,17 +33,18 @@ constexpr Field kModel{"model",
                        "its id, as `/v1/models` has it, or an `--alias`"};
 
 constexpr Field kSampling[] = {
-    {"temperature", K::number, 0, 100, "the model's advice, or 1", "0: always the most probable"},
+    {"temperature", K::number, 0, 100, "the model's advice, or 1",
+     "0: always the most probable token"},
     {"top_p", K::number, 0, 1, "the model's advice, or 1",
-     "choose among those that together have this probability"},
+     "sample from the most probable tokens with this total probability"},
     {"top_k", K::integer, -1, kInt, "the model's advice, or 0",
-     "choose among so many; 0 or -1: all"},
+     "sample from the k most probable tokens; 0 or -1: all"},
     {"stream", K::boolean, 0, 0, "false", "send text as it is made (server-sent events)"},
 };
 
 constexpr Field kMoreSampling[] = {
     {"min_p", K::number, 0, 1, "the model's advice, or 0",
-     "choose among those that have this share of the most probable one's"},
+     "drop tokens below this share of the most probable one's probability"},
     {"repetition_penalty", K::number, 0.01, 100, "the model's advice, or 1",
      "above 1: recent tokens become less probable"},
     {"repeat_window", K::integer, 0, kInt, "the model's advice, or 64",
@@ -53,11 +54,10 @@ constexpr Field kMoreSampling[] = {
     {"frequency_penalty", K::number, -2, 2, "0", "... for each time that it has them"},
     {"logit_bias", K::object, 0, kBiases, "none",
      "what to add to the logits of these token ids, -100 to 100; -100: never chosen"},
-    {"seed", K::integer, -kLong, kLong, "drawn anew",
-     "same seed, same text; choice i has seed + i"},
+    {"seed", K::integer, -kLong, kLong, "random", "same seed, same text; choice i has seed + i"},
     {"n", K::integer, 1, 128, "1", "choices for each prompt"},
     {"stop", K::texts, 0, 4, "none", "the text ends before any of these"},
-    {"ignore_eos", K::boolean, 0, 0, "false", "continue past the end of the text"},
+    {"ignore_eos", K::boolean, 0, 0, "false", "continue past the end-of-text token"},
     {"stream_options", K::object, 0, 8, "none",
      "`include_usage`: one more chunk with the counts of tokens; `include_blocks`: for a diffusion "
      "model, its open block after every pass"},
@@ -132,7 +132,7 @@ constexpr Field kMessages[] = {
 
 constexpr Field kMostTokens{"max_tokens", K::integer, 1,
                             kInt,         "required", "tokens to make at most"};
-constexpr Field kSeed{"seed", K::integer, -kLong, kLong, "drawn anew", "same seed, same text"};
+constexpr Field kSeed{"seed", K::integer, -kLong, kLong, "random", "same seed, same text"};
 
 constexpr Field kTokenize[] = {
     {"content", K::text, 0, kBytes, "required", "the text; vLLM's `prompt` is the same"},

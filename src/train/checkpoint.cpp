@@ -325,7 +325,7 @@ void Checkpoints::load_values(std::int64_t step, model::TrainEngine& engine) con
         if (!tensor || tensor->view.dtype != DType::f32 || tensor->view.shape != Shape{count}) {
             throw Error::input({.file = optimizer,
                                 .field = fmt::format("tensor {}", name),
-                                .problem = fmt::format("there must be {} f32 of it", count)});
+                                .problem = fmt::format("must hold {} f32 values", count)});
         }
         model::StateHash hash;
         constexpr std::int64_t kPart = 1 << 18;

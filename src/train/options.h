@@ -50,7 +50,7 @@ struct TrainOptions {
     double min_lr = kUsual;           // default: lr / 10
     std::int64_t warmup = kUsual;     // default: a twentieth of the steps, at most 1000
     std::string schedule = "cosine";  // or "wsd", "constant"
-    double decay = 0.2;               // wsd: the last part of the steps, in which the rate falls
+    double decay = 0.2;  // wsd: share of the steps, at the end, in which the rate falls
     double weight_decay = 0.1;
     double beta1 = 0.9, beta2 = 0.95;
     double clip = 1.0;  // 0: none

@@ -223,11 +223,11 @@ void Run::report() {
     run.facts = {
         {"data", fmt::format("{}, {} tokens to train on, {} to validate", o_.data,
                              data_.train.tokens(), data_.val.tokens())},
-        {"a step", fmt::format("{} sequences of {} tokens{}{}", o_.batch, o_.seq,
-                               o_.accumulate > 1 ? fmt::format(", {} times", o_.accumulate) : "",
-                               o_.bos ? fmt::format("; each begins with {}",
-                                                    tokenizer_->display(*tokenizer_->bos()))
-                                      : "")},
+        {"step", fmt::format("{} sequences of {} tokens{}{}", o_.batch, o_.seq,
+                             o_.accumulate > 1 ? fmt::format(", {} times", o_.accumulate) : "",
+                             o_.bos ? fmt::format("; each begins with {}",
+                                                  tokenizer_->display(*tokenizer_->bos()))
+                                    : "")},
         {"objective", objective()},
         {"learning rate",
          fmt::format("{}, {} to {}; warm-up {} steps", o_.schedule, o_.lr,

@@ -74,7 +74,8 @@ StateFile::StateFile(std::string path) : path_(std::move(path)) {
             Error::input({.file = path_,
                           .field = "version",
                           .value = fmt::format("{}", version),
-                          .problem = fmt::format("is not {}, the one read here", kStateVersion),
+                          .problem = fmt::format("is not supported; this program reads version {}",
+                                                 kStateVersion),
                           .remedy = "use the program that wrote it"}));
     }
 }
@@ -108,7 +109,7 @@ std::uint64_t StateFile::hash(const char* key) const {
 
 void StateFile::check(const char* key, std::uint64_t found, const std::string& of) const {
     if (!has(key) || hash(key) == found) return;
-    throw Error::input({.file = of, .field = key, .problem = "is not that of what was written"});
+    throw Error::input({.file = of, .field = key, .problem = "does not match what was written"});
 }
 
 void StateFile::check_content() const { check("hash", content_hash(json_.root()), path_); }

@@ -462,8 +462,8 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
     }
     ErrorInfo info = damaged.front().error.info();
     if (damaged.size() > 1) {
-        info.remedy = fmt::format("so are the {} before it: start again in another folder",
-                                  damaged.size() - 1);
+        info.remedy = fmt::format(
+            "the {} before it are damaged, too: start again in another folder", damaged.size() - 1);
     }
     throw Error::input(std::move(info));
 }

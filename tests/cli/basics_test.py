@@ -84,7 +84,7 @@ class Basics(driver.CliTest):
             self.assertGreater(len(machine["why_no_gpu"]), 10)
             if not os.path.exists("/proc/driver/nvidia/version"):
                 self.assertRegex(machine["why_no_gpu"], "^(no GPU found|this build has no CUDA engine);")
-            what = "passed over" if machine["gpu_passed_over"] else "none"
+            what = "not used" if machine["gpu_passed_over"] else "none"
             self.assertIn(f"gpu         {what}: ", self.ok("info", "--device", "auto").out)
             return
         self.assertEqual(machine["devices"], ["cpu", "cuda"])

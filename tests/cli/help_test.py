@@ -42,7 +42,7 @@ class Help(driver.CliTest):
 
     def test_options_are_named_and_grouped(self):
         text = self.ok("run", "--help").out
-        self.assertIn("\n  -n, --tokens N            at most N tokens; -1: until the context is "
+        self.assertIn("\n  -n, --tokens N            generate at most N tokens; -1: until the context is "
                       "full (256)\n", text)
         self.assertIn("\n      --temp X ", text)
         self.assertRegex(text, r"\n      --device auto\|cpu\|cuda\n +where to compute.* \(auto\)\n")

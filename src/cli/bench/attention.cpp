@@ -83,14 +83,15 @@ void check(const BenchAttentionOptions& options) {
     if (shape.sinks > 0 && shape.window == 0) {
         throw Error::usage({.field = "--sinks",
                             .value = std::to_string(shape.sinks),
-                            .problem = "are what a --window leaves visible, and there is none"});
+                            .problem = "only applies with --window"});
     }
     check_shapes(options.plain);
     const bool shapes = !options.plain.shapes.empty() || options.plain.list != "targets";
     if (options.only == "paged" && (!options.peer.empty() || shapes)) {
-        throw Error::usage({.field = shapes ? "--shape, --shapes" : "--peer",
-                            .value = shapes ? "" : options.peer,
-                            .problem = "is for plain tensors, which --only paged leaves out"});
+        throw Error::usage(
+            {.field = shapes ? "--shape, --shapes" : "--peer",
+             .value = shapes ? "" : options.peer,
+             .problem = "only applies to plain tensors, which --only paged leaves out"});
     }
 }
 
@@ -136,10 +137,11 @@ void add_bench_attention(const Command& bench_app, Action& action) {
             .shows_default();
     const Option shape =
         command
-            .add_option("--shape", options->plain.shapes,
-                        "Plain tensors: these alone, BATCH:TOKENS:HEADS:KV_HEADS:HEAD_DIM:MASK"
-                        "[:TYPE]; TOKENS may be lengths of a packed batch, 300+700 (BATCH is 1); "
-                        "MASK full, causal, block-causal/BLOCK, window/WINDOW[/SINKS]")
+            .add_option(
+                "--shape", options->plain.shapes,
+                "Plain tensors: only these, BATCH:TOKENS:HEADS:KV_HEADS:HEAD_DIM:MASK[:TYPE]; "
+                "TOKENS may be lengths of a packed batch, 300+700 (BATCH is 1); MASK full, causal, "
+                "block-causal/BLOCK, window/WINDOW[/SINKS]")
             .separated_by(',')
             .shown_as("SHAPE")
             .excludes(shapes);
@@ -151,7 +153,7 @@ void add_bench_attention(const Command& bench_app, Action& action) {
         .excludes(shapes)
         .excludes(shape)
         .range(1, 1 << 20);
-    command.add_flag("!--no-backward", options->plain.backward, "Plain tensors: forward alone");
+    command.add_flag("!--no-backward", options->plain.backward, "Plain tensors: only the forward");
     const Option peer =
         command.add_option("--peer", options->peer, "Plain tensors: also PyTorch's kernels")
             .one_of({"torch"});
@@ -171,37 +173,39 @@ void add_bench_attention(const Command& bench_app, Action& action) {
         .separated_by(',')
         .range(0, 1 << 20)
         .shows_default();
-    command.add_option("--chunk", options->shape.chunk, "Of a prompt the last tokens alone; 0: all")
+    command
+        .add_option("--chunk", options->shape.chunk,
+                    "Compute only the last N tokens of a prompt; 0: all")
         .range(0, 1 << 20)
         .shows_default();
     command.add_option("--window", options->shape.window, "Paged cache: keys a token sees; 0: all")
         .range(0, 1 << 22)
         .shows_default();
-    command.add_option("--sinks", options->shape.sinks, "... and how many of the first besides")
+    command.add_option("--sinks", options->shape.sinks, "... and how many of the first keys, too")
         .range(0, 1 << 22)
         .shows_default();
     command
         .add_option("--disable", options->disable,
-                    "Paged cache: blocks do not stay (prefill: mma.sync instead of wgmma)")
+                    "Paged cache: without resident blocks (prefill: mma.sync instead of wgmma)")
         .one_of({"resident-attention"});
     command.add_option("--heads", options->shape.heads, "Query heads")
         .range(1, 1024)
         .shows_default();
-    command.add_option("--kv-heads", options->shape.kv_heads, "... that share a key head")
+    command.add_option("--kv-heads", options->shape.kv_heads, "Key and value heads")
         .range(1, 1024)
         .shows_default();
-    command.add_option("--head-dim", options->shape.head_dim, "A multiple of 8")
+    command.add_option("--head-dim", options->shape.head_dim, "Size of a head, a multiple of 8")
         .range(32, 256)
         .shows_default();
     command.add_option("--batch", options->shape.batch, "Sequences that decode together")
         .range(1, 256)
         .shows_default();
-    const Option type =
-        command
-            .add_option("--type", options->type,
-                        "Of q and the cache; with --grid the only one, instead of bf16 and f32")
-            .one_of({"f32", "f16", "bf16"})
-            .shows_default();
+    const Option type = command
+                            .add_option("--type", options->type,
+                                        "Type of q and the cache; with --grid: measure only this "
+                                        "type, instead of bf16 and f32")
+                            .one_of({"f32", "f16", "bf16"})
+                            .shows_default();
     command.add_flag("--json", options->json, "Print JSON");
     command.footer(
         "Examples:\n  millrace bench attention --only plain --peer torch\n"

@@ -166,7 +166,7 @@ int bench(BenchBatchOptions options, const Command& command) {
         "batch {}: {}, {} sequences at most\n{:>6}{:>12}{:>12}{:>24}{:>21}{:>11}\n"
         "{:>6}{:>12}{:>12}{:>12}{:>11}{:>11}{:>11}{:>10}\n",
         one_line(engine->model().source), observe::device_name(engine->options().cuda), most, "",
-        "output", "decode", "first token, ms", "a token, ms", "of the", "seqs", "tok/s", "tok/s",
+        "output", "decode", "first token, ms", "ms per token", "of the", "seqs", "tok/s", "tok/s",
         "p50", "p99", "p50", "p99", "roof");
     // A warm-up run that is not counted, for one-time work.
     decode::BatchLoad warm = options.load;
@@ -212,19 +212,19 @@ void add_bench_batch(const Command& bench_command, Action& action) {
     add_model_options(command, options->shared);
     command
         .add_option("--sequences", options->sequences,
-                    "So many at a time; a list measures one after the other")
+                    "Sequences at a time; a list is measured one after the other")
         .separated_by(',')
         .range(1, 65536)
         .shows_default();
-    command.add_option("--prompt", options->prompt, "Tokens of a prompt")
+    command.add_option("--prompt", options->prompt, "Tokens per prompt")
         .range(1, 1 << 24)
         .shows_default();
-    command.add_option("-n,--tokens", options->tokens, "Tokens that each makes")
+    command.add_option("-n,--tokens", options->tokens, "Tokens generated per sequence")
         .range(1, 1 << 24)
         .shows_default();
     command
         .add_option("--arrivals", options->arrivals,
-                    "Requests per second, at random (Poisson) times: 40/s; all at once without it")
+                    "Requests per second, at random (Poisson) times: 40/s; default: all at once")
         .shown_as("RATE");
     command
         .add_option("--mix", options->mix,
@@ -237,9 +237,10 @@ void add_bench_batch(const Command& bench_command, Action& action) {
     command.add_option("--cancel", options->load.cancelled, "Share of requests that are cancelled")
         .range(0.0, 1.0)
         .shows_default();
-    command.add_flag("--same-prompt", options->load.same_prompt,
-                     "All prompts of a length are equal: one is computed, the others are found");
-    command.add_option("--seed", options->load.seed, "Of arrivals, shapes and cancellations");
+    command.add_flag(
+        "--same-prompt", options->load.same_prompt,
+        "All prompts of a length are equal: one is computed, the others come from the cache");
+    command.add_option("--seed", options->load.seed, "Seed of arrivals, shapes and cancellations");
     add_diffusion_options(command, options->diffusion, false);
     add_engine_options(command, options->shared);
     add_disable_option(command, options->shared);

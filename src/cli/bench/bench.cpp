@@ -256,10 +256,10 @@ void add_measure_options(const Command& command, BenchOptions& options) {
     command.add_option("--prompt", options.measure.prompt, "Tokens of the prompt")
         .range(1, 1 << 24)
         .shows_default();
-    command.add_option("--reps", options.measure.repetitions, "Repetitions that count")
+    command.add_option("--reps", options.measure.repetitions, "Repetitions that are measured")
         .range(1, 10000)
         .shows_default();
-    command.add_option("--warmup", options.measure.warmup, "... and that do not")
+    command.add_option("--warmup", options.measure.warmup, "Warm-up repetitions before them")
         .range(0, 10000)
         .shows_default();
     command.add_flag("-v,--verbose", options.verbose, "Where the time went, by op");
@@ -302,7 +302,7 @@ void add_bench(const Command& app, Action& action) {
         .shows_default();
     decode
         .add_option("-n,--tokens,--max-tokens", decoding->measure.steps,
-                    "Tokens a repetition makes, of each sequence")
+                    "Tokens generated per sequence and repetition")
         .range(1, 1 << 24)
         .shows_default();
     decode.add_flag("--churn", decoding->measure.churn,
@@ -312,10 +312,11 @@ void add_bench(const Command& app, Action& action) {
     const Command prefill = add_kind(bench, filling, "prefill", "Tokens per second of a prompt");
     add_measure_options(prefill, *filling);
     when_called(prefill, filling, prefill_bench);
-    const Command load = add_kind(bench, loading, "load",
-                                  "Time and memory up to the first token; to the device with cuda");
+    const Command load =
+        add_kind(bench, loading, "load",
+                 "Time and memory of loading, up to the first token; with cuda, to the device");
     load.add_flag("--through-map", loading->through_map,
-                  "cuda: copy out of the file's map instead of reading the file");
+                  "cuda: copy from the mapped file instead of reading the file");
     load.add_option("--chunk", loading->chunk_mib, "cuda: MiB sent at a time")
         .range(1, 1024)
         .shows_default();

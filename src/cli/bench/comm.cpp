@@ -148,7 +148,7 @@ void add_bench_comm(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchCommOptions>();
     const Command command =
         bench.add_subcommand("comm", "Collectives between ranks: correctness and speed");
-    command.add_option("--size", options->sizes, "Floats, one measurement each")
+    command.add_option("--size", options->sizes, "Number of floats, one measurement each")
         .separated_by(',')
         .range(std::int64_t{0}, std::int64_t{1} << 32)
         .shows_default();
@@ -157,7 +157,7 @@ void add_bench_comm(const Command& bench, Action& action) {
         .shows_default();
     command
         .add_option("--comm-timeout", options->timeout,
-                    "Seconds after which a rank that does not answer is given up; 0: never")
+                    "Seconds after which a rank that does not answer counts as lost; 0: never")
         .range(0.0, 1e6)
         .shows_default();
     command.add_flag("--json", options->json, "Print JSON");

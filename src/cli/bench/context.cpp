@@ -160,26 +160,29 @@ int context_bench(BenchContextOptions options) {
 void add_bench_context(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchContextOptions>();
     const Command command = bench.add_subcommand(
-        "context", "What it costs to keep a full cache: recompute, published streaming, the ring");
+        "context", "Cost of going on with a full cache: recompute, published streaming, the ring");
     add_model_options(command, options->shared);
     command.add_option("--tokens", options->tokens, "Tokens of the text, at most")
         .range(std::int64_t{2}, std::int64_t{1} << 24)
         .shows_default();
-    command.add_option("--cap", options->cap, "Keys that a token sees, itself among them")
+    command.add_option("--cap", options->cap, "Keys that a token sees, including its own")
         .range(std::int64_t{2}, std::int64_t{1} << 20)
         .shows_default();
-    command.add_option("--sinks", options->sinks, "Of them first tokens; the others are the latest")
+    command
+        .add_option("--sinks", options->sinks,
+                    "How many of them are the first tokens; the others are the latest")
         .range(0, 1 << 20)
         .shows_default();
     command
         .add_option("--prune", options->prunes,
-                    "Published streaming also with so many tokens evicted at a time")
+                    "Also published streaming with N tokens evicted at a time")
         .separated_by(',')
         .range(2, 1 << 20)
         .shows_default();
     command
-        .add_option("--text", options->text,
-                    "A text: the NLL of its tokens in every way. Without it they are only timed")
+        .add_option(
+            "--text", options->text,
+            "File with a text, to measure its NLL in every way; without it, tokens are only timed")
         .shown_as("FILE");
     command
         .add_option("--timed", options->timed,

@@ -212,7 +212,7 @@ int diffusion_bench(BenchDiffusionOptions options) {
                  {"tokens", tokens},     {"rungs", Json::array()}};
     if (!options.shared.json) {
         out(fmt::format(
-            "diffusion {}: {}\n  {} tokens behind a prompt of {}; generated tokens alone count\n{}",
+            "diffusion {}: {}\n  {} tokens behind a prompt of {}; only generated tokens count\n{}",
             one_line(loaded.model->source), device, tokens, prompt.size(), kRungHead));
     }
     double first = 0;
@@ -251,24 +251,30 @@ void add_bench_diffusion(const Command& bench, Action& action) {
     const Command command = bench.add_subcommand(
         "diffusion", "Speed of diffusion models by sampler, passes and strategy");
     add_model_options(command, options->shared);
-    command.add_option("--blocks", options->blocks, "Tokens of a block")
+    command.add_option("--blocks", options->blocks, "Tokens per block")
         .separated_by(',')
         .range(1, decode::DiffusionOptions::kMostBlock)
         .shows_default();
-    command.add_option("--text", options->text, "A file to continue; without it made-up tokens")
+    command
+        .add_option("--text", options->text,
+                    "File with the text to continue; default: random tokens")
         .shown_as("FILE");
-    command.add_option("--prompt", options->prompt, "Made-up tokens before the first block")
+    command.add_option("--prompt", options->prompt, "Random tokens before the first block")
         .range(1, 1 << 20)
         .shows_default();
     command.add_option("-n,--tokens", options->tokens, "Tokens to generate")
         .range(1, 1 << 20)
         .shows_default();
-    command.add_option("--threshold", options->threshold, "Of the strategy dynamic")
+    command
+        .add_option("--threshold", options->threshold,
+                    "Confidence threshold of the strategy dynamic")
         .range(0.0, 1.0)
         .shows_default();
     command.add_flag("--prefix-cache", options->prefix_cache,
                      "With full attention: cache the keys and values before a block");
-    command.add_option("--top-k", options->sampling.top_k, "Choose among so many; 0: all")
+    command
+        .add_option("--top-k", options->sampling.top_k,
+                    "Sample from the N most probable tokens; 0: all")
         .range(0, 1 << 30)
         .shows_default();
     command.add_option("--reps", options->reps, "Runs of each rung, of which the best counts")

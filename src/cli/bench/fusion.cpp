@@ -217,9 +217,10 @@ int fusion_bench(BenchFusionOptions options) {
     options.shared.model = model_source(options.shared);
     const bool random = is_random(options.shared.model);
     if (options.given_types && !random) {
-        throw Error::usage({.field = "--types",
-                            .problem = "is for random: models; a file is measured in its own type",
-                            .remedy = "convert the model first (millrace convert --type)"});
+        throw Error::usage(
+            {.field = "--types",
+             .problem = "only applies to random: models; a file is measured in its own type",
+             .remedy = "convert the model first (millrace convert --type)"});
     }
     if (random) {
         const DType named = model::random_shape(options.shared.model).second;
@@ -277,8 +278,8 @@ void add_bench_fusion(const Command& bench, Action& action) {
     add_model_options(command, options->shared);
     command
         .add_option("--types", options->types,
-                    "Types that a random: model is measured in; one that names q8_0 or q4_0 is in "
-                    "that")
+                    "Types to measure a random: model in; one with q8_0 or q4_0 in its name keeps "
+                    "that type")
         .separated_by(',')
         .one_of({"f32", "f16", "bf16"})
         .shows_default();
@@ -286,24 +287,24 @@ void add_bench_fusion(const Command& bench, Action& action) {
         .range(1, 1 << 20)
         .shows_default();
     command
-        .add_option("-n,--tokens,--max-tokens", options->measure.steps, "Tokens a repetition makes")
+        .add_option("-n,--tokens,--max-tokens", options->measure.steps,
+                    "Tokens generated per repetition")
         .range(1, 1 << 20)
         .shows_default();
     command.add_option("--reps", options->measure.repetitions, "Repetitions; the median counts")
         .range(1, 10000)
         .shows_default();
-    command.add_option("--warmup", options->measure.warmup, "... and those that do not")
+    command.add_option("--warmup", options->measure.warmup, "Warm-up repetitions before them")
         .range(0, 10000)
         .shows_default();
     command
-        .add_option("--score", options->score,
-                    "Tokens that the NLL is taken of, fed one by one, at most")
+        .add_option("--score", options->score, "Tokens scored for the NLL, at most; fed one by one")
         .range(3, 1 << 20)
         .shows_default();
     command
         .add_option("--text", options->text,
-                    "The text they are of; without it a passage of the program's own, and ids at "
-                    "random for a model without words")
+                    "File with the text to score; default: a built-in passage, or random ids for a "
+                    "model without a tokenizer")
         .shown_as("FILE");
     command.add_option("--peer", options->peer, "Also transformers, eager and compiled: GPT-NeoX")
         .one_of({"torch"});

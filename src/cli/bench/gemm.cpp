@@ -147,7 +147,8 @@ void add_bench_gemm(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchGemmOptions>();
     const Command command =
         bench.add_subcommand("gemm", "The GPU's matrix product for many tokens");
-    command.add_option("--n", options->n, "Rows of the weights; the products of Llama-2-7B without")
+    command
+        .add_option("--n", options->n, "Rows of the weights; default: the products of Llama-2-7B")
         .range(1, 1 << 20);
     command.add_option("--k", options->k, "... and columns").range(1, 1 << 20);
     command.add_option("--tokens", options->measure.tokens, "Rows of the input")
@@ -162,7 +163,7 @@ void add_bench_gemm(const Command& bench, Action& action) {
                     "Algorithms of the library to compare with")
         .range(1, 32)
         .shows_default();
-    command.add_flag("--no-own", options->no_own, "Leave the own kernels out");
+    command.add_flag("--no-own", options->no_own, "Leave out Millrace's own kernels");
     command.add_flag("--json", options->json, "Print JSON");
     command.footer("Example:\n  millrace bench gemm --type bf16 --tokens 2048");
     command.callback([options, &action] { action = [options] { return gemm_bench(*options); }; });

@@ -138,7 +138,7 @@ int ladder_bench(const BenchLadderOptions& options) {
 void add_bench_ladder(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchLadderOptions>();
     const Command command = bench.add_subcommand(
-        "ladder", "From one product on the GPU to everything there, each rung checked");
+        "ladder", "From one matrix product on the GPU to the whole model, each rung checked");
     add_model_options(command, options->shared);
     add_machine_options(command, options->shared);
     ladder::Options& ladder = options->ladder;
@@ -150,7 +150,7 @@ void add_bench_ladder(const Command& bench, Action& action) {
         .shows_default();
     command
         .add_option("-n,--tokens", ladder.tokens,
-                    "Tokens a repetition makes; slow rungs make fewer")
+                    "Tokens generated per repetition; fewer on slow rungs")
         .range(2, 1 << 16)
         .shows_default();
     command.add_option("--reps", ladder.repetitions, "Repetitions; the median counts")

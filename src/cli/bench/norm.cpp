@@ -137,13 +137,13 @@ int norm_bench(BenchNormOptions options) {
 
 void add_bench_norm(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchNormOptions>();
-    const Command command =
-        bench.add_subcommand("norm", "Norm + residual on the GPU, against its memory and f64");
+    const Command command = bench.add_subcommand(
+        "norm", "Norm + residual on the GPU: speed against memory bandwidth, error against f64");
     command
         .add_option("model", options->model,
-                    "Whose norms they are: a model's file or folder, or random:SHAPE[:TYPE]")
+                    "The model whose norms are measured: a file or folder, or random:SHAPE[:TYPE]")
         .shown_as("MODEL");
-    command.add_option("--hidden", options->hidden, "Columns, whatever the model's")
+    command.add_option("--hidden", options->hidden, "Columns, instead of the model's")
         .range(1, 1 << 20)
         .shows_default();
     command.add_option("--tokens", options->tokens, "Rows, one measurement each")

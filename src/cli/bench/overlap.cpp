@@ -217,8 +217,7 @@ void add_measure_options(const Command& command, BenchOverlapOptions& options) {
                     "Ranks that train together, a power of two from 2 to 64: one and its ghosts")
         .range(2, 64)
         .shows_default();
-    command
-        .add_option("--bucket", options.bucket, "MiB of gradients that travel together, 1 to 65536")
+    command.add_option("--bucket", options.bucket, "MiB of gradients per bucket, 1 to 65536")
         .range(1, 1 << 16)
         .shows_default();
     command
@@ -228,11 +227,12 @@ void add_measure_options(const Command& command, BenchOverlapOptions& options) {
         .separated_by(',')
         .range(0, 1024)
         .shows_default();
-    command.add_option("--steps", measure.steps, "Steps that count, 1 to 10000; the median")
+    command
+        .add_option("--steps", measure.steps,
+                    "Steps that are measured, 1 to 10000; the median counts")
         .range(1, 10000)
         .shows_default();
-    command
-        .add_option("--warmup", measure.warmup, "Steps before them that do not count, 1 to 10000")
+    command.add_option("--warmup", measure.warmup, "Warm-up steps before them, 1 to 10000")
         .range(1, 10000)
         .shows_default();
 }
@@ -245,7 +245,7 @@ void add_bench_overlap(const Command& bench, Action& action) {
         "overlap", "How much of an exchange of gradients hides behind the backward pass");
     command
         .add_option("model", options->model,
-                    "Whose shape it is: random:SHAPE, or a model's file or folder; weights are new")
+                    "The model's shape: random:SHAPE, or a model's file or folder; weights are new")
         .required();
     command
         .add_option("--link", options->links,

@@ -297,7 +297,7 @@ void add_bench_precision(const Command& bench, Action& action) {
         "precision", "The same training in f32 and bf16: time, memory, loss, gradient norm");
     command
         .add_option("model", options->model,
-                    "Whose shape it is: random:SHAPE, or a model's file or folder; weights are new")
+                    "The model's shape: random:SHAPE, or a model's file or folder; weights are new")
         .required();
     command
         .add_option("--types", options->types,
@@ -325,7 +325,8 @@ void add_bench_precision(const Command& bench, Action& action) {
         .range(1e-9, 1.0)
         .shows_default();
     command
-        .add_option("--seed", study.seed, "Of weights, order of the data and stochastic rounding")
+        .add_option("--seed", study.seed,
+                    "Seed of the weights, the order of the data and stochastic rounding")
         .shows_default();
     add_machine_options(command, options->shared);
     add_json_option(command, options->shared);

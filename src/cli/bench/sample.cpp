@@ -96,16 +96,16 @@ int sample_bench(BenchSampleOptions options) {
 
 void add_bench_sample(const Command& bench, Action& action) {
     auto options = std::make_shared<BenchSampleOptions>();
-    const Command command = bench.add_subcommand("sample", "Drawing tokens, in microseconds");
+    const Command command = bench.add_subcommand("sample", "Time to sample tokens");
     ops::SampleMeasureOptions& measure = options->measure;
     command
         .add_option("model", options->shared.model,
-                    "Whose vocabulary it is: a model's file or folder, or random:SHAPE")
+                    "The model whose vocabulary is used: a file or folder, or random:SHAPE")
         .shown_as("MODEL");
-    command.add_option("--vocab", measure.vocab, "Tokens in the vocabulary, whatever the model's")
+    command.add_option("--vocab", measure.vocab, "Vocabulary size, instead of the model's")
         .range(1, kMostVocab)
         .shows_default();
-    command.add_option("--rows", measure.rows, "Rows drawn at once, one measurement each")
+    command.add_option("--rows", measure.rows, "Rows sampled at once, one measurement each")
         .separated_by(',')
         .range(1, 4096)
         .shows_default();
@@ -120,7 +120,7 @@ void add_bench_sample(const Command& bench, Action& action) {
         .shows_default();
     command
         .add_option("--team", measure.team,
-                    "Blocks of the GPU that share a row: 1 to 16; 0: what is best")
+                    "GPU blocks that share a row: 1 to 16; 0: the best number")
         .range(0, 16)
         .shows_default();
     add_machine_options(command, options->shared);

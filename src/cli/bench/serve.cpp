@@ -237,8 +237,8 @@ void require_sense(const BenchServeOptions& options) {
     }
     if (options.url.empty() && !options.key.empty()) {
         throw Error::usage({.field = "--api-key",
-                            .problem = "is for another server",
-                            .remedy = "give --url, or leave it out"});
+                            .problem = "only applies with --url",
+                            .remedy = "add it, or leave --api-key out"});
     }
     if (!options.url.empty() && !options.server.shared.model.empty()) {
         throw Error::usage({.field = "MODEL",
@@ -256,16 +256,16 @@ void add_bench_serve(const Command& bench_command, Action& action) {
         "serve", "A server under load: time to the first token, between tokens, tokens per second");
     add_model_options(command, options->server.shared);
     command
-        .add_option("--concurrency", options->concurrency,
-                    "Clients that ask again when they are answered; a list measures one after the "
-                    "other")
+        .add_option(
+            "--concurrency", options->concurrency,
+            "Clients, each with one request at a time; a list is measured one after the other")
         .separated_by(',')
         .range(1, 65536)
         .shows_default();
-    command.add_option("--input", options->shape.input, "Tokens of a prompt")
+    command.add_option("--input", options->shape.input, "Tokens per prompt")
         .range(1, 1 << 20)
         .shows_default();
-    command.add_option("--output", options->shape.output, "Tokens that are made of it")
+    command.add_option("--output", options->shape.output, "Tokens generated per request")
         .range(1, 1 << 20)
         .shows_default();
     command
@@ -275,20 +275,20 @@ void add_bench_serve(const Command& bench_command, Action& action) {
         .range(0.001, 1e6);
     command
         .add_option("--requests", options->requests,
-                    "Requests of a row; 0: three per client or 10 seconds of --rate, at least 16")
+                    "Requests per row; 0: three per client or 10 seconds of --rate, at least 16")
         .range(0, 1 << 24);
-    command.add_option("--idle", options->idle, "Connections that stand beside it and ask nothing")
+    command.add_option("--idle", options->idle, "Idle connections that are held open meanwhile")
         .range(0, 60000);
     command
         .add_option("--shared-prefix", options->shape.shared_prefix,
-                    "Tokens at the beginning that all prompts have in common")
+                    "Tokens at the start that all prompts share")
         .range(0, 1 << 20);
-    command.add_option("--seed", options->shape.seed, "Of prompts and arrivals");
+    command.add_option("--seed", options->shape.seed, "Seed of prompts and arrivals");
     command.group("Another server");
     command
-        .add_option("--url", options->url,
-                    "A server of OpenAI's API, instead of one in this process; "
-                    "http://127.0.0.1:8080")
+        .add_option(
+            "--url", options->url,
+            "A server with OpenAI's API, instead of one in this process: http://127.0.0.1:8080")
         .shown_as("URL");
     command.add_option("--api-key", options->key, "Its key").shown_as("KEY");
     command.add_flag("--prompt-text", options->shape.text,
@@ -300,9 +300,9 @@ void add_bench_serve(const Command& bench_command, Action& action) {
         .shows_default();
     command.group(kOptions);
     command
-        .add_option(
-            "--sequences", options->sequences,
-            "Texts that run together at most; 0: as many as there are clients, 64 of --rate")
+        .add_option("--sequences", options->sequences,
+                    "Sequences generated at the same time, at most; 0: as many as there are "
+                    "clients, 64 with --rate")
         .range(0, 1024);
     add_context_options(command, options->server.context, {"full", "streaming"});
     add_diffusion_options(command, options->server.diffusion, false);

@@ -74,9 +74,10 @@ std::string level_title(const std::string& model, const std::string& where,
         "serve {}: {}, {} {} in, {} tokens out\n{:>8}{:>7}{:>5}{:>19}{:>27}{:>24}{:>31}{:>9}{:>8}\n"
         "{:>8}{:>7}{:>5}{:>10}{:>9}{:>11}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>9}{:>8}\n",
         one_line(model), one_line(where), shape.input, shape.text ? "words" : "tokens",
-        shape.output, "", "", "", "tok/s", "first token, ms", "a token, ms",
-        "between two tokens, ms", "rows a", "queue,", "clients", "asked", "fail", "output", "total",
-        "p50", "p95", "p99", "p50", "p95", "p99", "p50", "p95", "p99", "99/50", "pass", "ms");
+        shape.output, "", "", "", "tok/s", "first token, ms", "ms per token",
+        "between two tokens, ms", "rows per", "queue,", "clients", "asked", "fail", "output",
+        "total", "p50", "p95", "p99", "p50", "p95", "p99", "p50", "p95", "p99", "99/50", "pass",
+        "ms");
 }
 
 std::string level_text(const Json& row) {

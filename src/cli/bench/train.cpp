@@ -83,7 +83,7 @@ int batch_size(const std::string& text, bool cuda) {
         if (cuda) return 0;
         throw Error::usage({.field = "--batch",
                             .value = text,
-                            .problem = "is for the GPU, whose memory it fills",
+                            .problem = "needs a GPU, whose memory it fills",
                             .remedy = "give a number, for example --batch 8"});
     }
     try {
@@ -295,11 +295,11 @@ void add_bench_train(const Command& bench, Action& action) {
         "train", "Training tokens per second, and the share of the device's peak");
     command
         .add_option("model", options->model,
-                    "Whose shape it is: random:SHAPE, or a model's file or folder")
+                    "The model's shape: random:SHAPE, or a model's file or folder")
         .required();
     command
         .add_option("--batch", options->batch,
-                    "Sequences per pass; 'auto': the most that fit a GPU")
+                    "Sequences per pass; 'auto': as many as fit into the GPU")
         .shown_as("N|auto")
         .shows_default();
     command.add_option("--seq", options->seq, "Tokens per sequence")
@@ -312,24 +312,24 @@ void add_bench_train(const Command& bench, Action& action) {
         .range(1, 1 << 16)
         .shows_default();
     command
-        .add_option("--objective", options->objective,
-                    "The next token, or unknown ones of a block; else the model's own")
+        .add_option(
+            "--objective", options->objective,
+            "ar: the next token; diffusion: unknown tokens of a block; default: the model's")
         .one_of({"ar", "diffusion"});
     command
         .add_option("--block", options->block,
-                    "diffusion: tokens of a block; else the model's, or 16")
+                    "diffusion: tokens per block; default: the model's, or 16")
         .range(1, 1 << 20);
     command.add_option("--recompute", options->recompute, "What to recompute in the backward pass")
         .one_of({"none", "light", "full"})
         .shows_default();
-    command
-        .add_option("--masters", options->masters, "Type that matrices are kept in between steps")
+    command.add_option("--masters", options->masters, "Type of the matrices between steps")
         .one_of({"f32", "bf16"})
         .shows_default();
-    command.add_option("--steps", options->steps, "Steps that count")
+    command.add_option("--steps", options->steps, "Steps that are measured")
         .range(1, 100000)
         .shows_default();
-    command.add_option("--warmup", options->warmup, "... and that do not")
+    command.add_option("--warmup", options->warmup, "Warm-up steps before them")
         .range(0, 100000)
         .shows_default();
     command.add_option("--peer", options->peer, "Also PyTorch, compiled, in the same run")

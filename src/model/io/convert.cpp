@@ -176,7 +176,7 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
     }
     if (fs::exists(folder / "model.safetensors.index.json", code)) {
         throw Error::usage({.file = folder.string(),
-                            .problem = "a model in several shards lies here",
+                            .problem = "the folder holds a model in several shards",
                             .remedy = "give another folder for the output"});
     }
     if (options.type && is_quantised(*options.type)) {
