@@ -1,4 +1,4 @@
-# Benchmarks of single operations: src/ROOM/**/NAME_bench.cpp is target bench_NAME, built on demand.
+# Benchmarks of single operations: src/MODULE/**/NAME_bench.cpp is target bench_NAME, built on demand.
 file(GLOB_RECURSE bench_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/*_bench.cpp)
 if(NOT MILLRACE_HAS_CUDA)
     list(FILTER bench_sources EXCLUDE REGEX "_cuda_bench\\.cpp$")

@@ -1,8 +1,8 @@
 # The readers of untrusted files under AddressSanitizer and UBSan, in every build type:
-#   fuzz_NAME        src/**/NAME_fuzz.cpp with tests/fuzz/driver.cpp: replays tests/fuzz/corpus/NAME,
-#                    then a bounded, deterministic number of mutations of it. Part of ctest.
-#   test_ROOM_asan   the room's unit tests, again. Part of ctest.
-#   NAME_libfuzzer   the same target for coverage-guided fuzzing by hand: clang, MILLRACE_FUZZ=ON.
+#   fuzz_NAME          src/**/NAME_fuzz.cpp with tests/fuzz/driver.cpp: replays tests/fuzz/corpus/NAME,
+#                      then a bounded, deterministic number of mutations of it. Part of ctest.
+#   test_MODULE_asan   the module's unit tests, again. Part of ctest.
+#   NAME_libfuzzer     the same target for coverage-guided fuzzing by hand: clang, MILLRACE_FUZZ=ON.
 # Only the readers and their dependencies are compiled a second time: core, formats, text,
 # ops/quant, the part of model that opens files and the reader of token shards.
 option(MILLRACE_FUZZ "Build the libFuzzer programs too (needs clang)" OFF)
@@ -109,28 +109,28 @@ foreach(source ${fuzz_sources})
     endif()
 endforeach()
 
-foreach(room formats text)
+foreach(module formats text)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
-         ${PROJECT_SOURCE_DIR}/tests/${room}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${room}/*_test.cpp)
-    if(room STREQUAL "formats")
+         ${PROJECT_SOURCE_DIR}/tests/${module}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${module}/*_test.cpp)
+    if(module STREQUAL "formats")
         list(APPEND sources ${PROJECT_SOURCE_DIR}/src/ops/quant/quant_test.cpp)
     endif()
     if(sources)
-        add_executable(test_${room}_asan ${sources})
-        target_link_libraries(test_${room}_asan PRIVATE mr_sanitized GTest::gtest_main)
-        millrace_together(test_${room}_asan 12)
+        add_executable(test_${module}_asan ${sources})
+        target_link_libraries(test_${module}_asan PRIVATE mr_sanitized GTest::gtest_main)
+        millrace_together(test_${module}_asan 12)
         # The tested code has both sanitizers; compiling the tests themselves with them would take
         # four times as long.
-        target_compile_options(test_${room}_asan PRIVATE -O0)
-        if(room STREQUAL "formats")
+        target_compile_options(test_${module}_asan PRIVATE -O0)
+        if(module STREQUAL "formats")
             target_precompile_headers(test_formats_asan PRIVATE <gtest/gtest.h>
                                       <nlohmann/json.hpp>)
         else()
-            target_precompile_headers(test_${room}_asan REUSE_FROM test_formats_asan)
+            target_precompile_headers(test_${module}_asan REUSE_FROM test_formats_asan)
         endif()
-        target_compile_definitions(test_${room}_asan PRIVATE
+        target_compile_definitions(test_${module}_asan PRIVATE
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-        add_test(NAME asan.${room} COMMAND test_${room}_asan)
-        set_tests_properties(asan.${room} PROPERTIES TIMEOUT 900 COST 100 ENVIRONMENT "${fuzz_environment}")
+        add_test(NAME asan.${module} COMMAND test_${module}_asan)
+        set_tests_properties(asan.${module} PROPERTIES TIMEOUT 900 COST 100 ENVIRONMENT "${fuzz_environment}")
     endif()
 endforeach()

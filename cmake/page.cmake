@@ -5,26 +5,26 @@
 # A folder of the build gets
 #   index.html  the page
 #   policy.txt  its Content-Security-Policy, with hashes of its one script and one style
-#   page.cpp    the page as bytes: mr::ROOM::page(); of `serve` also page_policy() and page_tag()
+#   page.cpp    the page as bytes: mr::MODULE::page(); of `serve` also page_policy() and page_tag()
 # The same file defines the targets and, by `cmake -P`, is what joins them: nothing else is needed.
 set(scripts_of_serve i18n dom store markdown inline draw stream gauges message chat app)
 set(scripts_of_observe units drawing table curves roofline timeline page)
 
-function(millrace_page room folder)
-    set(source ${PROJECT_SOURCE_DIR}/src/${room}/page)
+function(millrace_page module folder)
+    set(source ${PROJECT_SOURCE_DIR}/src/${module}/page)
     set(folder ${PROJECT_BINARY_DIR}/${folder})
-    list(TRANSFORM scripts_of_${room} REPLACE "(.+)" "${source}/\\1.js" OUTPUT_VARIABLE inputs)
+    list(TRANSFORM scripts_of_${module} REPLACE "(.+)" "${source}/\\1.js" OUTPUT_VARIABLE inputs)
     add_custom_command(
         OUTPUT ${folder}/page.cpp ${folder}/index.html ${folder}/policy.txt
         COMMAND ${CMAKE_COMMAND} -DSOURCE=${source} -DFOLDER=${folder}
                 -P ${PROJECT_SOURCE_DIR}/cmake/page.cmake
         DEPENDS ${inputs} ${source}/index.html ${source}/page.css
                 ${PROJECT_SOURCE_DIR}/cmake/page.cmake
-        COMMENT "Joining the page of ${room}" VERBATIM)
-    add_library(${room}_page OBJECT ${folder}/page.cpp)
-    target_include_directories(${room}_page PRIVATE ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(${room}_page PRIVATE mr_options)
-    target_sources(millrace PRIVATE $<TARGET_OBJECTS:${room}_page>)
+        COMMENT "Joining the page of ${module}" VERBATIM)
+    add_library(${module}_page OBJECT ${folder}/page.cpp)
+    target_include_directories(${module}_page PRIVATE ${PROJECT_SOURCE_DIR}/src)
+    target_link_libraries(${module}_page PRIVATE mr_options)
+    target_sources(millrace PRIVATE $<TARGET_OBJECTS:${module}_page>)
 endfunction()
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
@@ -32,8 +32,8 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     millrace_page(observe report_page)
     return()
 endif()
-get_filename_component(room ${SOURCE} DIRECTORY)
-get_filename_component(room ${room} NAME)
+get_filename_component(module ${SOURCE} DIRECTORY)
+get_filename_component(module ${module} NAME)
 
 # The base64 of `hex`, an even number of hexadecimal digits.
 function(base64 hex out)
@@ -72,7 +72,7 @@ function(literal file out)
 endfunction()
 
 set(script "'use strict';\n")
-foreach(name ${scripts_of_${room}})
+foreach(name ${scripts_of_${module}})
     file(READ ${SOURCE}/${name}.js text)
     string(APPEND script "\n// ${name}.js\n${text}")
 endforeach()
@@ -96,7 +96,7 @@ endforeach()
 # Nothing from elsewhere, no frame, no form; strings never become markup or code.
 string(CONCAT policy "default-src 'none'; script-src 'sha256-${script_hash}'; "
     "style-src 'sha256-${style_hash}'; ")
-if(room STREQUAL serve)  # `data:` is the icon in the page's head
+if(module STREQUAL serve)  # `data:` is the icon in the page's head
     string(APPEND policy "img-src data:; connect-src 'self'; frame-ancestors 'none'; ")
 endif()
 string(APPEND policy "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; "
@@ -108,7 +108,7 @@ file(WRITE ${FOLDER}/index.html "${html}")
 file(WRITE ${FOLDER}/policy.txt "${policy}\n")
 literal(${FOLDER}/index.html bytes)
 set(more "")
-if(room STREQUAL serve)
+if(module STREQUAL serve)
     set(more "
 std::string_view page_policy() {
     return
@@ -118,10 +118,10 @@ std::string_view page_policy() {
 std::string_view page_tag() { return \"\\\"${tag}\\\"\"; }
 ")
 endif()
-file(WRITE ${FOLDER}/page.cpp "// Made by cmake/page.cmake of src/${room}/page.
-#include \"${room}/page/page.h\"
+file(WRITE ${FOLDER}/page.cpp "// Made by cmake/page.cmake of src/${module}/page.
+#include \"${module}/page/page.h\"
 
-namespace mr::${room} {
+namespace mr::${module} {
 namespace {
 
 constexpr char kPage[] =
@@ -131,5 +131,5 @@ constexpr char kPage[] =
 
 std::string_view page() { return {kPage, sizeof(kPage) - 1}; }
 ${more}
-}  // namespace mr::${room}
+}  // namespace mr::${module}
 ")

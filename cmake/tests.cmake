@@ -1,4 +1,4 @@
-# One test program per room: tests/ROOM/*_test.cpp and src/ROOM/**/*_test.cpp.
+# One test program per module: tests/MODULE/*_test.cpp and src/MODULE/**/*_test.cpp.
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
@@ -18,20 +18,20 @@ function(millrace_quick_to_compile target)
     millrace_together(${target} 12)
 endfunction()
 
-foreach(room core observe ops formats text model decode story train serve)
+foreach(module core observe ops formats text model decode story train serve)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
-         ${PROJECT_SOURCE_DIR}/tests/${room}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${room}/*_test.cpp)
+         ${PROJECT_SOURCE_DIR}/tests/${module}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${module}/*_test.cpp)
     list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")
     if(sources)
-        add_executable(test_${room} ${sources})
-        target_include_directories(test_${room} PRIVATE ${PROJECT_SOURCE_DIR}/src
+        add_executable(test_${module} ${sources})
+        target_include_directories(test_${module} PRIVATE ${PROJECT_SOURCE_DIR}/src
                                    ${PROJECT_SOURCE_DIR}/tests)
-        target_link_libraries(test_${room} PRIVATE millrace mr_options GTest::gtest_main fmt::fmt
+        target_link_libraries(test_${module} PRIVATE millrace mr_options GTest::gtest_main fmt::fmt
                               nlohmann_json::nlohmann_json)
-        target_compile_definitions(test_${room} PRIVATE
+        target_compile_definitions(test_${module} PRIVATE
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-        millrace_quick_to_compile(test_${room})
-        gtest_discover_tests(test_${room} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+        millrace_quick_to_compile(test_${module})
+        gtest_discover_tests(test_${module} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
     endif()
 endforeach()
 

@@ -33,13 +33,13 @@ target_include_directories(mr_tsan_options INTERFACE ${PROJECT_SOURCE_DIR}/src
 target_compile_definitions(mr_tsan_options INTERFACE MR_SANITIZED=1 MR_PORTABLE_ONLY=1
                            MR_ISA=portable MR_ISA_portable=1)
 
-# Left out: code that no thread of these tests runs (the story room, reports, the training run), and
+# Left out: code that no thread of these tests runs (the story module, reports, the training run), and
 # code that starts no thread: readers and writers of files, templates and schemas. The linker takes
 # those from the library, without instrumentation; it takes any other file that is missing here from
 # there, too, and says nothing.
 set(tsan_sources "")
-foreach(room core observe ops text model decode train serve)
-    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${room}/*.cpp)
+foreach(module core observe ops text model decode train serve)
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${module}/*.cpp)
     list(APPEND tsan_sources ${sources})
 endforeach()
 list(FILTER tsan_sources EXCLUDE REGEX "_(test|bench|fuzz|cuda|mpi)\\.cpp$")

@@ -3,8 +3,8 @@ import pathlib
 import re
 
 CODE = (".h", ".cpp", ".cu", ".cuh")
-# Rooms whose tests are one program, test_ROOM (cmake/tests.cmake).
-ROOMS = ("core", "observe", "ops", "formats", "text", "model", "decode", "story", "train", "serve")
+# Modules whose tests are one program, test_MODULE (cmake/tests.cmake).
+MODULES = ("core", "observe", "ops", "formats", "text", "model", "decode", "story", "train", "serve")
 # Tests of the command line by what they drive, the first line that matches: tests/cli/NAME_test.py.
 # Those that take long are left to `make test`.
 DRIVERS = (
@@ -58,8 +58,8 @@ def suites_in(paths):
     return found
 
 
-def room_tests(root, name):
-    """The suites that belong to a file of a room, or None: all of the room."""
+def module_tests(root, name):
+    """The suites that belong to a file of a module, or None: all of the module."""
     path = pathlib.PurePath(name)
     parts = path.parts
     if name.endswith("_test.cpp") and (root / name).exists():
@@ -92,7 +92,7 @@ def add_docs(plan):
     plan.targets.add("millrace_cli")  # which runs the commands of the pages
 
 
-def add_room(plan, root, name, room):
+def add_module(plan, root, name, module):
     if name.endswith("_fuzz.cpp"):
         plan.left_out.append(f"{name}: a fuzz target; ctest -R fuzz runs it")
     elif name.endswith((".cu", ".cuh", "_cuda.cpp", "_cuda.h", "_cuda_test.cpp")):
@@ -100,7 +100,7 @@ def add_room(plan, root, name, room):
             plan.cuda.append(name)
         plan.left_out.append(f"{name}: needs a GPU; `make test-gpu`")
     else:
-        plan.add_program(f"test_{room}", room_tests(root, name))
+        plan.add_program(f"test_{module}", module_tests(root, name))
 
 
 def add_file(plan, root, name):
@@ -113,11 +113,11 @@ def add_file(plan, root, name):
         plan.tidy.append(name)
     elif name.endswith(".h") and parts[0] == "src" and (root / name[:-2]).with_suffix(".cpp").exists():
         plan.tidy.append(name[:-2] + ".cpp")
-    if parts[0] == "src" and parts[1] in ROOMS or parts[0] == "tests" and parts[1] in ROOMS:
+    if parts[0] == "src" and parts[1] in MODULES or parts[0] == "tests" and parts[1] in MODULES:
         if name.startswith("src/serve/page/"):
             add_page(plan)
         elif name.endswith(CODE):
-            add_room(plan, root, name, parts[1])
+            add_module(plan, root, name, parts[1])
         else:
             plan.add_program(f"test_{parts[1]}", None)  # data of its tests
     elif parts[0] == "src" and parts[1] == "cli":

@@ -1,5 +1,5 @@
 // Which instruction path the kernels take. Kernel files are compiled once per path
-// (cmake/rooms.cmake); the best path this machine can run is chosen at start; tests and
+// (cmake/modules.cmake); the best path this machine can run is chosen at start; tests and
 // MILLRACE_ISA=NAME can choose another.
 #pragma once
 

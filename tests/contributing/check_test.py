@@ -34,7 +34,7 @@ class Plan(unittest.TestCase):
         self.assertIn("tidy src/ops/add/add.cpp", lines("src/ops/add/add.h"))
         self.assertEqual(sum("tidy" in line for line in lines("src/ops/add/add.h", "src/ops/add/add.cpp")), 1)
 
-    def test_a_file_without_a_test_of_its_name_runs_the_room(self):
+    def test_a_file_without_a_test_of_its_name_runs_the_module(self):
         self.assertIn("test test_core all", lines("src/core/arena.cpp", "src/core/lost_map.cpp"))
 
     def test_docs(self):
@@ -61,7 +61,7 @@ class Plan(unittest.TestCase):
                 f"not done: {name}: transformers is installed to compare with it; `make test-compat`"])
 
     def test_what_is_not_known_is_said(self):
-        for name in ("LICENSE", "cmake/rooms.cmake", "python/millrace/ops.py", "tests/cli/driver.py"):
+        for name in ("LICENSE", "cmake/modules.cmake", "python/millrace/ops.py", "tests/cli/driver.py"):
             self.assertTrue([line for line in lines(name) if line.startswith(f"not done: {name}: ")], name)
 
     def test_a_file_that_is_gone(self):

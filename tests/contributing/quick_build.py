@@ -128,12 +128,12 @@ class QuickBuild:
     def target_of(self, path):
         """The targets that compile a new file, as cmake/ has them."""
         name = pathlib.Path(path).name
-        room = path.split("/")[1]
+        module = path.split("/")[1]
         if name.endswith("_test.cpp"):
-            return [f"test_{room}"]
+            return [f"test_{module}"]
         if name.endswith("_kernels.cpp"):
             return sorted({n.split(".dir/")[0].split("/")[-1] for n in self.commands if "mr_isa_" in n})
-        return ["mr_cli" if room == "cli" else "millrace"]
+        return ["mr_cli" if module == "cli" else "millrace"]
 
     def like(self, target):
         """The command of some C++ file of a target."""

@@ -1,4 +1,4 @@
-// Where the tests of this room find real tokenizers and texts.
+// Where the tests of this module find real tokenizers and texts.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,9 +1,9 @@
-# millrace_room(NAME): adds the sources of src/NAME to the library.
+# millrace_module(NAME): adds the sources of src/NAME to the library.
 # Left out: tests (*_test.cpp), benchmarks (*_bench.cpp), fuzz targets (*_fuzz.cpp), kernel files
 # (*_kernels.cpp), which are compiled once per instruction set by millrace_isa_kernels(), and what
 # needs the CUDA toolkit (*_cuda.cpp) or MPI (*_mpi.cpp), which millrace_cuda() and millrace_mpi()
 # compile.
-function(millrace_room name)
+function(millrace_module name)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp)
     list(FILTER sources EXCLUDE REGEX "_(test|bench|fuzz|kernels|cuda|mpi)\\.cpp$")
     target_sources(millrace PRIVATE ${sources})
@@ -47,10 +47,10 @@ function(millrace_isa_kernels)
 endfunction()
 
 # Compiles several files of the library at a time, as millrace_together() does for other targets:
-# those of one room, and apart from them those that use the JSON library, which spend most of their
+# those of one module, and apart from them those that use the JSON library, which spend most of their
 # time on its templates, the same ones each. Files with names of their own that a neighbour has, too,
 # are alone, also where cmake/tsan.cmake compiles them, and those that need CUDA.
-function(millrace_rooms_together count)
+function(millrace_modules_together count)
     foreach(alone decode/api model/io/load_huggingface text/tokenizer_json
             ops/linear/linear_backward train/output_folder)
         set_source_files_properties(${PROJECT_SOURCE_DIR}/src/${alone}.cpp PROPERTIES
@@ -68,10 +68,10 @@ function(millrace_rooms_together count)
         set_source_files_properties(${${group}} PROPERTIES UNITY_GROUP ${group})
     endforeach()
     get_target_property(all_sources millrace SOURCES)
-    foreach(room ${ARGN})
+    foreach(module ${ARGN})
         set(sources "")
         foreach(source ${all_sources})  # not by a regex: the clone's own path may have /src/core/ in it
-            string(FIND "${source}" "${PROJECT_SOURCE_DIR}/src/${room}/" at)
+            string(FIND "${source}" "${PROJECT_SOURCE_DIR}/src/${module}/" at)
             if(at EQUAL 0)
                 list(APPEND sources ${source})
             endif()
@@ -80,7 +80,7 @@ function(millrace_rooms_together count)
         set(number 0)
         foreach(source ${sources})
             math(EXPR group "${number} / ${count}")
-            set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${room}_${group})
+            set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${module}_${group})
             math(EXPR number "${number} + 1")
         endforeach()
     endforeach()
