@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the shell commands of README*.md and docs/: a block with commands is run, or an HTML comment
-directly above its fence says why not:
+"""Checks the shell commands of the pages in ROOT (README.md, CONTRIBUTING.md, ...) and docs/: a block with
+commands is run, or an HTML comment directly above its fence says why not:
 
     <!-- not run: needs a GPU -->    the commands are not run, but their options must exist
     <!-- fails -->                   every command must end with an error
+
+A command within a sentence is not run, but must exist, with its options.
 
 Blocks are run on the CPU in a scratch folder, in order within a page, so that the files of one block serve
 the next. models/ and examples/ are there. Two folders are exempt: docs/notebook/, whose pages are logs with
@@ -30,6 +32,8 @@ SHELL = {"", "sh", "bash", "shell", "console"}
 COMMAND = re.compile(r"^(\$ |(?:[A-Z][A-Z0-9_]*=\S* +)*(?:millrace|make|pip|pip3|python|python3|mpirun|"
                      r"cmake|ctest|git|curl|docker|apt-get|sudo|tar|\./|bench/|tools/|scripts/|"
                      r"build/)(?:\s|[\w./-]*\s|$))")
+# A command within a sentence: it is not run, but must exist, with its options.
+INLINE = re.compile(r"^(?:millrace|make) (?!\.\.\.|[A-Z])\S")
 # What may be run; other programs install, build, or need what is not here.
 HARMLESS = {"millrace", "python3", "echo", "printf", "cat", "head", "tail", "ls", "mkdir", "cd", "awk",
             "test", "wc", "sort", "diff"}
@@ -126,7 +130,7 @@ class Checker:
     def __init__(self, root: pathlib.Path, program: str, scratch: pathlib.Path):
         self.root, self.program, self.scratch = root, Program(program), scratch
         self.targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
-        self.wrong, self.run, self.marked, self.slowest = [], 0, 0, []
+        self.wrong, self.run, self.marked, self.named, self.slowest = [], 0, 0, 0, []
         (scratch / "bin").mkdir(parents=True)
         (scratch / "bin" / "millrace").symlink_to(program)
         shutil.copytree(root / "models", scratch / "models")
@@ -140,9 +144,14 @@ class Checker:
         for shared, origin in (("models", self.scratch), ("examples", self.root)):
             if (origin / shared).exists():
                 (place / shared).symlink_to(origin / shared)
-        for block in filter(is_shell, pages.read_page(path).blocks):
+        page = pages.read_page(path)
+        for block in filter(is_shell, page.blocks):
             for fault in self.faults(block, place):
                 self.wrong.append(f"{name}:{block.line}: {fault}")
+        for line, code in page.code:
+            if INLINE.match(code):
+                self.named += 1
+                self.wrong += [f"{name}:{line}: {fault}" for fault in self.unknown([code])]
 
     def faults(self, block: pages.Block, place: pathlib.Path) -> list:
         calls = commands(block.text)
@@ -192,7 +201,7 @@ class Checker:
 
 
 def documents(root: pathlib.Path) -> list:
-    found = sorted(root.glob("README*.md"))
+    found = sorted(root.glob("*.md"))
     for path in pages.all_pages(root / "docs"):
         if not any(path.is_relative_to(root / folder) for folder in EXEMPT):
             found.append(path)
@@ -227,6 +236,9 @@ def self_test(program: str) -> list:
         "<!-- not run: needs MPI -->\n```\nmpirun -n 2 millrace trian\n```": "no such command",
         "```\nmillrace tokenize --text x > a.txt && cat a.txt\n```\n```\ncat a.txt | wc\n```": "",
         "```sh\ncat a.txt\n```": "ends with 1",
+        "Run `make test`, `make` or `millrace tokenize\n--text X`; `millrace COMMAND --help` helps.": "",
+        "Run `make nonsense`.": "make nonsense: no such target",
+        "Run `millrace tokenize\n--nonsense`.": "no option --nonsense",
     }
     wrong = []
     for text, fault in cases.items():
@@ -254,7 +266,8 @@ def main() -> int:
             for path in chosen:
                 checker.check(path)
         wrong = checker.wrong + check_commands_page(root, checker.program)
-        print(f"{checker.run} blocks run, {checker.marked} marked as not run; exempt:",
+        print(f"{checker.run} blocks run, {checker.marked} marked as not run, {checker.named} commands within "
+              "sentences; exempt:",
               "; ".join(f"{folder} ({why})" for folder, why in EXEMPT.items()))
         for seconds, place, call in sorted(checker.slowest, reverse=True)[:5]:
             print(f"  {seconds:5.1f} s  {place}: {call[:80]}")

@@ -8,7 +8,7 @@ COMMENT = re.compile(r"^\s*<!--\s*(.*?)\s*-->\s*$")
 HEADING = re.compile(r"^(#{1,6})\s+(.*?)\s*#*\s*$")
 # [text](target), ![text](target) and [text](<target>), with a title behind the target or none.
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
-CODE = re.compile(r"(`+)(.+?)\1")
+CODE = re.compile(r"(?<!`)(`+)(?!`)((?:[^\n]|\n(?!\n))+?)(?<!`)\1(?!`)")
 ANCHOR_TAG = re.compile(r"<a\s+(?:id|name)=\"([^\"]+)\"")
 SKIPPED = {".git", "build", "_deps", "node_modules", ".venv", ".pytest_cache"}
 
@@ -27,6 +27,7 @@ class Page:
     headings: list  # (level, text) in order
     links: list     # (line, target)
     blocks: list
+    code: list      # (line, text) of code within sentences
     anchors: set    # what #... may name
 
 
@@ -47,7 +48,7 @@ def slug(title: str) -> str:
 
 
 def read_page(path: pathlib.Path) -> Page:
-    page = Page(path, [], [], [], set())
+    page = Page(path, [], [], [], [], set())
     mark, fence, block, prose = "", None, None, []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         edge = FENCE.match(line)
@@ -88,7 +89,10 @@ def add_prose(page: Page, lines: list) -> None:
     for number, line in lines:
         starts.append((at, number))
         at += len(line) + 1
+    def line_of(place):
+        return next(n for start, n in reversed(starts) if start <= place)
+
+    page.code = [(line_of(m.start()), m[2].replace("\n", " ").strip()) for m in CODE.finditer(text)]
     text = CODE.sub(lambda m: "`" * len(m[0]) if "](" in m[0] else m[0], text)
     for link in LINK.finditer(text):
-        number = next(n for start, n in reversed(starts) if start <= link.start())
-        page.links.append((number, link[1]))
+        page.links.append((line_of(link.start()), link[1]))
