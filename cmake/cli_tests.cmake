@@ -17,7 +17,7 @@ if(Python3_FOUND AND TARGET millrace_cli)
         string(REGEX REPLACE "_test$" "" name ${name})
         add_test(NAME cli.${name} COMMAND ${Python3_EXECUTABLE} -B ${test})
         # COST: start these early, so that short tests fill the cores at the end.
-        set_tests_properties(cli.${name} PROPERTIES TIMEOUT 300 COST 40 ENVIRONMENT
+        set_tests_properties(cli.${name} PROPERTIES TIMEOUT 900 COST 40 ENVIRONMENT
             "${cli_environment}")
     endforeach()
     # Long tests of the server: `make test-serve`.
@@ -37,10 +37,10 @@ endif()
 if(Python3_FOUND AND TARGET millrace_cli AND NOT MILLRACE_SANITIZE AND NOT MILLRACE_TSAN)
     add_test(NAME python.wheel COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/python/tests/run.py ${PROJECT_BINARY_DIR})
-    set_tests_properties(python.wheel PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 COST 1000)
+    set_tests_properties(python.wheel PROPERTIES TIMEOUT 1200 SKIP_RETURN_CODE 77 COST 1000)
     # The server as openai, anthropic, LangChain and curl see it.
     add_test(NAME python.clients COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/tests/clients/run.py ${PROJECT_BINARY_DIR})
-    set_tests_properties(python.clients PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 COST 500
+    set_tests_properties(python.clients PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77 COST 500
                          LABELS serve)
 endif()

@@ -6,7 +6,7 @@ endif()
 foreach(check pages check)
     add_test(NAME contributing.${check} COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/tests/contributing/${check}_test.py)
-    set_tests_properties(contributing.${check} PROPERTIES TIMEOUT 60)
+    set_tests_properties(contributing.${check} PROPERTIES TIMEOUT 300)
 endforeach()
 # The follower asks ninja about objects and their headers.
 if(CMAKE_GENERATOR STREQUAL "Ninja" AND CMAKE_EXPORT_COMPILE_COMMANDS AND TARGET millrace_cli)

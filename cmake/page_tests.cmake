@@ -19,8 +19,8 @@ if(Python3_FOUND)
     endforeach()
     set_tests_properties(page.quick page.report_quick page.browser page.look page.real page.report
         PROPERTIES LABELS serve
-        TIMEOUT 60 ENVIRONMENT
+        TIMEOUT 300 ENVIRONMENT
         "MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_PAGE_PRINT=$<TARGET_FILE:page_print>;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_TEST_TRAIN=$<TARGET_FILE:test_train>;MILLRACE_TEST_LADDER=$<TARGET_FILE:test_ladder>")
-    set_tests_properties(page.browser page.look page.real page.report PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77
+    set_tests_properties(page.browser page.look page.real page.report PROPERTIES SKIP_RETURN_CODE 77
                          RUN_SERIAL TRUE)  # they time frames
 endif()

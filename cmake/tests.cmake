@@ -98,7 +98,7 @@ if(TARGET example_attention)
         add_test(NAME example.attention.${name}
                  COMMAND sh ${PROJECT_SOURCE_DIR}/tests/gpu/example.sh
                          $<TARGET_FILE:example_attention> ${shape})
-        set_tests_properties(example.attention.${name} PROPERTIES LABELS gpu TIMEOUT 60
+        set_tests_properties(example.attention.${name} PROPERTIES LABELS gpu TIMEOUT 300
                              SKIP_RETURN_CODE 77)
     endforeach()
 endif()
@@ -117,7 +117,7 @@ if(Python3_FOUND)
     foreach(script offload sampler attention overlap)
         add_test(NAME example.learn.${script} COMMAND ${Python3_EXECUTABLE}
                  ${PROJECT_SOURCE_DIR}/examples/learn/${script}.py ${learn_${script}})
-        set_tests_properties(example.learn.${script} PROPERTIES TIMEOUT 60)
+        set_tests_properties(example.learn.${script} PROPERTIES TIMEOUT 300)
     endforeach()
     # The Chinese pages say what the English ones say.
     set(languages ${PROJECT_SOURCE_DIR}/tests/docs/languages.py)

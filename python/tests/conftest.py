@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import millrace as mr
+from patience import HANG
 
 
 DEVICE = os.environ.get("MILLRACE_DEVICE", "cpu")
@@ -47,7 +48,7 @@ def program():
 def script(tmp_path):
     """A separate Python process, as script(code) -> CompletedProcess."""
 
-    def run(code, timeout=60, **given):
+    def run(code, timeout=HANG, **given):
         path = tmp_path / "script.py"
         path.write_text(code)
         return subprocess.run([sys.executable, str(path)], capture_output=True, text=True,

@@ -12,10 +12,8 @@ import time
 import pytest
 
 import millrace as mr
-
-
-def threads_of_the_process():
-    return len(os.listdir("/proc/self/task"))
+from millrace import _model
+from patience import HANG, Engine, eventually, threads
 
 
 def resident_bytes():
@@ -24,16 +22,16 @@ def resident_bytes():
 
 
 @pytest.fixture(scope="module")
-def slow():
+def slow_engine():
     """A model that needs seconds for a long text."""
-    with mr.Model("random:gpt2:f32", device="cpu") as opened:
+    with Engine("random:gpt2:f32", device="cpu") as opened:
+        opened.pass_seconds = opened.seconds_of(lambda: opened.model.generate([5] * 256, max_tokens=1))
         yield opened
 
 
-def interrupt_after(seconds):
-    timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
-    return timer
+@pytest.fixture
+def slow(slow_engine):
+    return slow_engine.model
 
 
 @pytest.mark.parametrize("call", [
@@ -45,16 +43,20 @@ def interrupt_after(seconds):
     lambda m: m.eval("x " * 20000),
     lambda m: m.embed(["x " * 400] * 50),
 ], ids=["generate", "stream", "batch", "prompt", "profile", "eval", "embed"])
-def test_ctrl_c_stops_the_work_and_leaves_the_model_usable(slow, call):
-    timer = interrupt_after(0.3)
-    begin = time.monotonic()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            call(slow)
-    finally:
-        timer.cancel()
-        timer.join()
-    assert time.monotonic() - begin < 20  # one pass, on a busy machine
+def test_ctrl_c_stops_the_work_and_leaves_the_model_usable(slow_engine, slow, call):
+    begin = slow_engine.seconds()
+
+    def interrupt():
+        slow_engine.wait_for(begin + 0.3)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        thread.start()
+        call(slow)
+    thread.join()
+    # The pass in which it comes is finished; all of the work would be ten passes or more.
+    assert slow_engine.seconds() - begin < 0.3 + 4 * slow_engine.pass_seconds
     assert len(slow.generate("x", max_tokens=2, seed=1, ignore_eos=True).ids) == 2
 
 
@@ -102,9 +104,17 @@ def test_threads_share_a_model(model):
     assert not failed and len(texts) == 12
 
 
-def test_closing_ends_what_others_wait_for():
+def test_closing_ends_what_others_wait_for(monkeypatch):
     model = mr.Model("random:gpt2:f32", device="cpu", threads=1)
     failed = []
+    waiting = threading.Semaphore(0)
+    wait = _model.wait
+
+    def counted(*pending, **given):  # the engine has the work when its caller begins to wait
+        waiting.release()
+        wait(*pending, **given)
+
+    monkeypatch.setattr(_model, "wait", counted)
 
     def tell():
         try:
@@ -115,10 +125,11 @@ def test_closing_ends_what_others_wait_for():
     workers = [threading.Thread(target=tell) for _ in range(3)]
     for worker in workers:
         worker.start()
-    time.sleep(0.2)
+    for _ in workers:
+        assert waiting.acquire(timeout=HANG)
     model.close()
     for worker in workers:
-        worker.join(10)
+        worker.join(HANG)
     assert [type(error) for error in failed] == [mr.UsageError] * 3
     assert "was closed while it worked" in str(failed[0])
 
@@ -147,19 +158,21 @@ def test_a_closed_model_says_so():
 
 
 def test_closing_and_dropping_end_the_threads():
-    before = threads_of_the_process()
-    model = mr.Model(device="cpu", threads=2)
-    assert threads_of_the_process() == before + 2  # one drives the engine, one helps it
-    model.close()
-    assert threads_of_the_process() == before
-    model = mr.Model(device="cpu", threads=2)
-    stream = model.stream("Once", max_tokens=-1, ignore_eos=True)
-    del model
+    engine = Engine(device="cpu", threads=2)
+    own = engine.threads
+    assert eventually(lambda: len(own & threads()) == 2)  # one drives the engine, one helps it
+    engine.model.close()
+    assert eventually(lambda: not own & threads())
+    engine = Engine(device="cpu", threads=2)
+    own = engine.threads
+    stream = engine.model.stream("Once", max_tokens=-1, ignore_eos=True)
+    del engine
     gc.collect()
     assert next(stream)  # which keeps it alive
+    assert len(own & threads()) == 2
     del stream
     gc.collect()
-    assert threads_of_the_process() == before
+    assert eventually(lambda: not own & threads())
 
 
 def test_nothing_grows_over_ten_thousand_calls(model):
@@ -318,7 +331,7 @@ m = mr.Model(device="cpu", threads=1)
 s = m.stream("Once", max_tokens=-1, ignore_eos=True)
 next(s)
 {ending}
-""", timeout=20)
+""")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -328,8 +341,8 @@ import os, signal, threading
 import millrace as mr
 m = mr.Model("random:gpt2:f32", device="cpu")
 threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-m.generate("x", max_tokens=-1, ignore_eos=True)
-""", timeout=20)
+m.generate_batch(["x"] * 1000, max_tokens=-1, ignore_eos=True)  # takes minutes
+""")
     assert done.returncode == -signal.SIGINT and "KeyboardInterrupt" in done.stderr
 
 
@@ -351,23 +364,23 @@ def test_closing_frees_the_weights():
     lambda m: m.eval("Once upon a time there was a dog. " * 20000, split="\n"),
     lambda m: m.logits([5] * 1000),
 ])
-def test_closing_ends_what_has_the_engine_for_itself(work):
-    m = mr.Model("random:gpt2:f32", device="cpu", threads=1)
+def test_closing_ends_what_has_the_engine_for_itself(slow_engine, work):
+    engine = Engine("random:gpt2:f32", device="cpu", threads=1)
     ended = []
 
     def run():
         try:
-            work(m)
+            work(engine.model)
         except mr.Error as error:
             ended.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
-    time.sleep(0.3)
-    begin = time.monotonic()
-    m.close()
+    engine.wait_for(engine.seconds() + 0.3)
+    begin = time.process_time()
+    engine.model.close()
     thread.join()
-    assert time.monotonic() - begin < 20
+    assert time.process_time() - begin < 4 * slow_engine.pass_seconds
     assert len(ended) == 1 and "was closed while it worked" in str(ended[0])
 
 

@@ -83,7 +83,7 @@ def test_an_interrupt_leaves_the_model_usable(device_model):
         begin = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             slow.generate([1, 2, 3], max_tokens=1 << 19, ignore_eos=True)
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 60
         assert len(slow.generate([1, 2, 3], max_tokens=3, ignore_eos=True).ids) == 3
 
 

@@ -13,7 +13,7 @@ FOLDER = pathlib.Path(os.environ["MILLRACE_SOURCE"]) / "examples" / "python"
 
 def run(name, *words, folder, stdin="", **env):
     done = subprocess.run([sys.executable, str(FOLDER / name), *words], input=stdin, cwd=folder,
-                          capture_output=True, text=True, timeout=60,
+                          capture_output=True, text=True, timeout=120,
                           env={**os.environ, "MILLRACE_DEVICE": DEVICE, **env})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

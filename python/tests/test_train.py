@@ -90,23 +90,22 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(packed, tmp_path):
 
 def test_ctrl_c_comes_from_outside_and_other_threads_run(packed, script, tmp_path):
     code = f"""
-import os, signal, threading, time, millrace as mr
-ticks = []
-def tick():
-    while True:
-        ticks.append(time.monotonic())
+import os, pathlib, signal, threading, time, millrace as mr
+log = pathlib.Path("run/metrics.jsonl")
+def interrupt():
+    while not log.exists() or not log.read_text():  # which needs this thread to run beside the steps
         time.sleep(0.005)
-threading.Thread(target=tick, daemon=True).start()
-threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
 try:
     mr.train(dim=64, layers=2, heads=2, batch=8, seq=128, steps=100000, device="cpu", threads=1,
              data={str(packed.path)!r}, out="run", sample_tokens=0)
 except KeyboardInterrupt:
     run = mr.Run("run")
-    print("saved", len(run.metrics) == int(run.checkpoint.name[5:]), len(ticks) > 20)
+    print("saved", len(run.metrics) == int(run.checkpoint.name[5:]))
 """
     done = script(code)
-    assert done.stdout == "saved True True\n", done.stderr
+    assert done.stdout == "saved True\n", done.stderr
 
 
 def test_callbacks_are_told_and_may_stop_the_run(packed, tmp_path):

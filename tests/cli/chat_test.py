@@ -31,7 +31,7 @@ class Chat(driver.CliTest):
 
     def test_input_without_an_end(self):
         with open("/dev/zero", "rb") as zero:
-            done = subprocess.run([driver.BIN, "chat", str(MODEL)], stdin=zero, timeout=10,
+            done = subprocess.run([driver.BIN, "chat", str(MODEL)], stdin=zero, timeout=driver.HANG,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.assertEqual((done.returncode, done.stdout), (1, b""))
         self.assertEqual(done.stderr, b"millrace: standard input: is a device, not a text; give a file "
@@ -185,7 +185,7 @@ class Chat(driver.CliTest):
             wait_for(lambda s: s.endswith(b"> ") and b"tok/s" in s)
             self.assertIsNone(process.poll())
             process.send_signal(signal.SIGTERM)
-            self.assertEqual(process.wait(timeout=60), 143)
+            self.assertEqual(process.wait(timeout=driver.HANG), 143)
         finally:
             process.kill()
             process.wait()
@@ -204,7 +204,7 @@ class Chat(driver.CliTest):
             wait_for(lambda s: s.endswith(b"> ") and b"again" in s)
             self.assertIsNone(process.poll())
             os.write(ours, b"\x04")
-            self.assertEqual(process.wait(timeout=60), 0)
+            self.assertEqual(process.wait(timeout=driver.HANG), 0)
         finally:
             process.kill()
             process.wait()

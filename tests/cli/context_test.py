@@ -161,9 +161,9 @@ class Context(driver.CliTest):
                 end = time.time() + 60  # wait until it evaluates: the page is created just before
                 while not list(self.folder.glob("out.html*")) and time.time() < end:
                     time.sleep(0.01)
-                time.sleep(0.2)
+                self.let_work(process, 0.2)
                 process.send_signal(signal.SIGINT)
-                out, _ = process.communicate(timeout=20)
+                out, _ = process.communicate(timeout=driver.HANG)
             finally:
                 process.kill()
                 process.communicate()

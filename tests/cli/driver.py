@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 
 SOURCE = pathlib.Path(os.environ.get("MILLRACE_SOURCE", pathlib.Path(__file__).parents[2]))
@@ -24,6 +25,25 @@ os.environ.setdefault("MILLRACE_READ_RATE", "20GB/s")
 MEASURED = {"MILLRACE_READ_RATE": ""}
 
 
+# The most seconds that a test waits for what must happen: only a program that hangs takes them.
+HANG = 120
+
+
+def eventually(condition, seconds=HANG):
+    """The value of condition() once it is true, or its last one."""
+    end = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return value
+
+
+def cpu_seconds(pid):
+    """Processor time that a process has used. Unlike the clock, other programs do not use it up."""
+    with open(f"/proc/{pid}/stat") as stat:  # PID (NAME) STATE ...
+        words = stat.read().rsplit(")", 1)[1].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Result:
     def __init__(self, code, out, err):
         self.code, self.raw, self.err = code, out, err.decode("utf-8", "replace")
@@ -33,7 +53,7 @@ class Result:
         return json.loads(self.raw.decode("utf-8"))
 
 
-def millrace(*arguments, stdin=b"", env=None, timeout=120, program=BIN, **kwargs):
+def millrace(*arguments, stdin=b"", env=None, timeout=HANG, program=BIN, **kwargs):
     done = subprocess.run([program, *map(str, arguments)], input=stdin, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=timeout,
                           env={**os.environ, **(env or {})}, **kwargs)
@@ -96,6 +116,13 @@ class CliTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(prefix="millrace-cli-")
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
+
+    def let_work(self, process, seconds):
+        """Waits until it has had so many more seconds of processor time."""
+        end = cpu_seconds(process.pid) + seconds
+        while cpu_seconds(process.pid) < end:
+            self.assertIsNone(process.poll(), "it ended by itself")
+            time.sleep(0.02)
 
     def ok(self, *arguments, **kwargs):
         result = millrace(*arguments, **kwargs)

@@ -60,7 +60,7 @@ class Eval(driver.CliTest):
         self.fails(2, "eval", MODEL, says="--text")
         full = self.folder / "full.txt"
         full.write_text("Once upon a time")
-        self.fails(1, "eval", MODEL, "--text", full, "--ctx", 1, says="--ctx", timeout=20)
+        self.fails(1, "eval", MODEL, "--text", full, "--ctx", 1, says="--ctx")
         self.assertGreater(self.ok_json("eval", MODEL, "--text", full, "--ctx", 2)["tokens"], 3)
         self.fails(1, "eval", MODEL, "--text", empty)
         self.fails(1, "eval", MODEL, "--text", self.folder, says=str(self.folder))

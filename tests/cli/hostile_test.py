@@ -251,7 +251,7 @@ class HostileTest(driver.CliTest):
         self.assertIsNone(died, b"".join(server.err[-60:]).decode("utf-8", "replace"))
         self.assertEqual(attack.faults[:20], [])
         self.assertEqual(probe.faults, [])
-        self.assertTrue(server.wait_until(lambda: self.idle(server, pages), 45),
+        self.assertTrue(server.wait_until(lambda: self.idle(server, pages)),
                         server.ok("/metrics"))
         self.assertEqual(server.ok("/v1/completions", ask)["choices"], before)
         self.assertLess(max(probe.worst.values()), BOUND)

@@ -63,23 +63,25 @@ class Ends(driver.CliTest):
         self.assertNotIn("secret", str(server.err))
 
     def test_sigterm_finishes_what_was_asked(self):
-        server = Server("--sequences", 4, "--grace", 20)
+        # Four rounds of two texts: the signal comes in the first one, and texts still wait if this
+        # machine delays it by two.
+        server = Server("--sequences", 2, "--grace", 200)
         self.addCleanup(server.stop)
-        body = {"prompt": START, "max_tokens": 300, "ignore_eos": True, "seed": 1, "stream": True}
+        body = {"prompt": START, "max_tokens": 480, "ignore_eos": True, "seed": 1, "stream": True}
         whole = server.events("/v1/completions", body)
+        before = server.texts()
         idle = server.connection()
         idle.request("GET", "/health")
         idle.getresponse().read()
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             asked = [pool.submit(server.events, "/v1/completions", body) for _ in range(8)]
-            self.assertTrue(server.wait_until(
-                lambda: server.metric("vllm:num_requests_running") == 4
-                and server.metric("vllm:num_requests_waiting") == 4))
+            self.assertTrue(server.wait_until(lambda: server.texts() == before + 8))
+            self.assertGreater(server.metric("vllm:num_requests_waiting"), 0)
             server.process.send_signal(signal.SIGTERM)
             texts = [[json.loads(d)["choices"][0]["text"] for _, d in events[:-1]]
                      for events in (a.result() for a in asked)]
         self.assertEqual(texts, [[json.loads(d)["choices"][0]["text"] for _, d in whole[:-1]]] * 8)
-        self.assertEqual(server.process.wait(10), 0)
+        self.assertEqual(server.process.wait(driver.HANG), 0)
         with self.assertRaises(OSError):
             server.ok("/health")
 
@@ -93,7 +95,6 @@ class Ends(driver.CliTest):
         answer = connection.getresponse()
         begin = answer.read(100)
         server.process.send_signal(signal.SIGTERM)
-        start = time.monotonic()
         try:
             rest = answer.read()
         except http.client.IncompleteRead as cut:
@@ -102,8 +103,7 @@ class Ends(driver.CliTest):
             self.fail("the stream has an end as if it were whole")
         events = (begin + rest).decode().split("\n\n")
         self.assertEqual(json.loads(events[-2][len("data: "):])["error"]["code"], "shutting_down")
-        self.assertEqual(server.process.wait(10), 0)
-        self.assertLess(time.monotonic() - start, 8)
+        self.assertEqual(server.process.wait(driver.HANG), 0)
 
     def test_times_of_the_transport(self):
         # No time has an upper bound here: the limit that must not end a request is a minute, or

@@ -118,11 +118,9 @@ class Limits(driver.CliTest):
             self.assertTrue(server.wait_until(lambda: server.texts() == before + 12))
             self.assertGreater(server.metric("vllm:num_requests_waiting"), 0)
             server.process.send_signal(signal.SIGTERM)
-            start = time.monotonic()
             for i, done in asked:
                 self.assertEqual(done.result(), alone[i])
-        self.assertEqual(server.process.wait(20), 0)
-        self.assertLess(time.monotonic() - start, 200)
+        self.assertEqual(server.process.wait(driver.HANG), 0)
 
     def test_what_was_made_is_sent_before_a_cut(self):
         # Texts without an end: none is done when the server is, however fast the machine.
@@ -151,8 +149,8 @@ class Limits(driver.CliTest):
             server.process.send_signal(signal.SIGTERM)
             start = time.monotonic()
             ends = [done.result() for done in asked]
-        self.assertEqual(server.process.wait(10), 0)
-        self.assertLess(time.monotonic() - start, 8)
+        self.assertEqual(server.process.wait(driver.HANG), 0)
+        self.assertLess(time.monotonic() - start, 25)  # --grace is 30 s unless given
         # One has both places; five wait, and are refused.
         self.assertEqual(sorted(status for status, _ in ends), [200] + 5 * [503])
         for status, body in ends:
@@ -218,12 +216,12 @@ class Limits(driver.CliTest):
 
     def test_connections_of_one_client(self):
         def status(server, source="127.0.0.1"):
-            with socket.create_connection((server.host, server.port), 10, (source, 0)) as wire:
+            with socket.create_connection((server.host, server.port), driver.HANG, (source, 0)) as wire:
                 wire.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 return int(wire.recv(4096).split()[1])
 
         def held(server, count):
-            wires = [socket.create_connection((server.host, server.port), 10) for _ in range(count)]
+            wires = [socket.create_connection((server.host, server.port), driver.HANG) for _ in range(count)]
             for wire in wires:  # each has been accepted
                 wire.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 self.assertIn(b" 200 OK", wire.recv(4096))

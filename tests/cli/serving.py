@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 
 import driver
 
@@ -28,8 +27,8 @@ class Server:
         line = self.process.stdout.readline().decode()
         match = re.search(r"http://(\S+):(\d+) ", line)
         if not match:
-            self.process.wait(10)
-            self.reader.join(5)
+            self.process.wait(driver.HANG)
+            self.reader.join(driver.HANG)
             raise AssertionError(f"no server: {line!r} {b''.join(self.err)!r}")
         self.line, self.host, self.port = line, match[1], int(match[2])
 
@@ -37,7 +36,7 @@ class Server:
         for line in self.process.stderr:
             self.err.append(line)
 
-    def connection(self, timeout=30):
+    def connection(self, timeout=driver.HANG):
         return http.client.HTTPConnection(self.host, self.port, timeout=timeout)
 
     def ask(self, path, body=None, method=None, headers=None):
@@ -78,7 +77,7 @@ class Server:
             events.append((name, lines[0][len("data: "):]))
         return events
 
-    def raw(self, data, timeout=10):
+    def raw(self, data, timeout=driver.HANG):
         """All bytes received until the server closes."""
         with socket.create_connection((self.host, self.port), timeout) as wire:
             wire.sendall(data)
@@ -97,15 +96,11 @@ class Server:
         return sum(float(n) for n in re.findall(
             r"^vllm:(?:num_requests_(?:running|waiting)|request_success_total)\{.*\} (\S+)$", text, re.M))
 
-    def wait_until(self, true, seconds=10):
-        end = time.monotonic() + seconds
-        while not true():
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.02)
-        return True
+    def wait_until(self, true):
+        """False after a minute. Texts that a test cuts would take longer."""
+        return driver.eventually(true, 60)
 
-    def stop(self, number=signal.SIGTERM, timeout=40):
+    def stop(self, number=signal.SIGTERM, timeout=driver.HANG):
         """Its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
@@ -114,7 +109,7 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.reader.join(10)
+        self.reader.join(driver.HANG)
         self.process.stdout.close()
         self.process.stderr.close()
         return self.process.returncode

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 from typing import Literal
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cli"))
@@ -36,10 +37,10 @@ class Cat(BaseModel):
 
 
 class Attempts:
-    """Times of a client's requests and answers, and what it was told."""
+    """Times of a client's requests and answers, what it was told, and how long it chose to wait."""
 
     def __init__(self, refused):
-        self.asked, self.answered = [], []
+        self.asked, self.answered, self.chosen = [], [], []
         self.refused = refused  # called when it is
         self.hooks = {"request": [lambda _: self.asked.append(time.monotonic())],
                       "response": [self.answer]}
@@ -49,6 +50,17 @@ class Attempts:
             self.refused()
         self.answered.append((time.monotonic(), response.status_code,
                               float(response.headers.get("retry-after-ms", "nan")) / 1000))
+
+    def watch(self):
+        """Notes what this thread's client gives to time.sleep()."""
+        sleep, own = time.sleep, threading.current_thread()
+
+        def noted(seconds):
+            if threading.current_thread() is own:
+                self.chosen.append(seconds)
+            sleep(seconds)
+
+        return unittest.mock.patch("time.sleep", noted)
 
 
 class ClientTest(unittest.TestCase):
@@ -307,13 +319,14 @@ class Busy(ClientTest):
         return None
 
     def check(self, attempts):
-        """It asked again, not before the server's time and not much later."""
+        """It asked again when the server had said, and not before. How much later it does is this
+        machine's doing: what it chose to wait is compared instead."""
         *refused, (_, status, _) = attempts.answered
         self.assertEqual(status, 200)
         for (then, status, wait), again in zip(refused, attempts.asked[1:]):
             self.assertEqual(status, 429)
             self.assertGreater(again - then, wait - 0.05)
-            self.assertLess(again - then, wait + 1)
+        self.assertEqual(attempts.chosen, [wait for _, _, wait in refused])
 
     def test_openai_waits(self):
         asked = {"model": MODEL, "prompt": START, "max_tokens": 1}
@@ -325,7 +338,8 @@ class Busy(ClientTest):
         def patient():
             attempts = Attempts(self.enough.set)
             http = openai.DefaultHttpxClient(event_hooks=attempts.hooks)
-            self.openai(max_retries=10, http_client=http).completions.create(**asked)
+            with attempts.watch():
+                self.openai(max_retries=10, http_client=http).completions.create(**asked)
             return attempts if len(attempts.answered) > 1 else None
 
         self.check(self.until(patient))
@@ -340,7 +354,8 @@ class Busy(ClientTest):
         def patient():
             attempts = Attempts(self.enough.set)
             http = anthropic.DefaultHttpxClient(event_hooks=attempts.hooks)
-            self.anthropic(max_retries=10, http_client=http).messages.create(**asked)
+            with attempts.watch():
+                self.anthropic(max_retries=10, http_client=http).messages.create(**asked)
             return attempts if len(attempts.answered) > 1 else None
 
         self.check(self.until(patient))
@@ -351,7 +366,7 @@ class Curl(ClientTest):
     def curl(self, path, body, *more):
         data = [] if body is None else ["-d", json.dumps(body)]
         done = subprocess.run(
-            ["curl", "-sS", "-N", "--max-time", "30", self.url + path, *data, *more],
+            ["curl", "-sS", "-N", "--max-time", "120", self.url + path, *data, *more],
             stdout=subprocess.PIPE, check=True)
         return done.stdout.decode()
 
