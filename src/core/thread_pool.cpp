@@ -120,7 +120,8 @@ void ThreadPool::Workers::run(const Job& next_job) {
 void ThreadPool::Workers::work(int thread) {
     std::uint32_t seen = 0;
     for (;;) {
-        for (int spins = 0; generation.load(std::memory_order_acquire) == seen; ++spins) {
+        std::uint32_t now = 0;
+        for (int spins = 0; (now = generation.load(std::memory_order_acquire)) == seen; ++spins) {
             if (spins < kSpins) {
                 relax();
             } else {
@@ -128,7 +129,9 @@ void ThreadPool::Workers::work(int thread) {
             }
         }
         if (stopping.load(std::memory_order_relaxed)) return;
-        seen = generation.load(std::memory_order_relaxed);
+        // Not a second load: stop() may have counted up since, and this worker would wait for a
+        // number after the last one.
+        seen = now;
         // The loop may have ended before this worker came: then the gate is closed.
         if ((gate.fetch_add(1, std::memory_order_acquire) & kOpen) != 0) take_pieces(thread);
         gate.fetch_sub(1, std::memory_order_release);

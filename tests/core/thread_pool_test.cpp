@@ -113,6 +113,25 @@ TEST(ThreadPool, AWorkerThatDoesNotRunIsNotWaitedFor) {
     ::sigaction(SIGUSR1, &before, nullptr);
 }
 
+// A pool that ends right behind a loop: workers that come late to the loop see its end, too.
+TEST(ThreadPool, EndsWhileWorkersComeLate) {
+#ifdef MR_SANITIZED
+    constexpr int kPools = 100;
+#else
+    constexpr int kPools = 3000;  // 1.3 s; before the mend one run in ten hung
+#endif
+    ::alarm(240);  // a worker that waits for ever would keep the destructor waiting
+    std::atomic<int> done{0};
+    for (int i = 0; i < kPools; ++i) {
+        ThreadPool pool(16);
+        for (int loop = 0; loop < 3; ++loop) {
+            pool.parallel_for(64, 1, [&](std::int64_t, std::int64_t, int) { ++done; });
+        }
+    }
+    ::alarm(0);
+    EXPECT_EQ(done, kPools * 3 * 64);
+}
+
 TEST(ThreadPool, AnExceptionLeavesThroughTheCallerAndThePoolLivesOn) {
     for (int threads : {1, 2, 3}) {
         ThreadPool pool(threads);

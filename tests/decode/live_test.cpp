@@ -236,6 +236,12 @@ TEST(LiveConversation, FeedsWhatIsNewAlone) {
     EXPECT_GT(fed_as_drawn, 3);
 }
 
+// The next answer is that of a conversation which has only been told the messages.
+void expect_as_afresh(Conversation& chat, const std::string& message) {
+    const Generated want = afresh("llama2", chat, message, sampled(12));
+    expect_equal(chat.answer(message, sampled(12)), want);
+}
+
 TEST(LiveConversation, GoesBackInTime) {
     const auto engine = engine_of("llama2");
     Conversation chat(*engine, "Be brief.", {}, kStream);
@@ -250,21 +256,17 @@ TEST(LiveConversation, GoesBackInTime) {
     EXPECT_TRUE(chat.answer(question(100) + std::string(300, '.'), cancelled).ids.empty());
     EXPECT_GT(chat.evicted(), 0);
     EXPECT_FALSE(chat.first_left());
-    expect_equal(afresh("llama2", chat, question(8), sampled(12)),
-                 chat.answer(question(8), sampled(12)));
+    expect_as_afresh(chat, question(8));
     // Ended early: the partial answer stays.
     const Generated half =
         chat.answer(question(9), sampled(50), [](std::string_view) { return false; });
     EXPECT_EQ(half.reason, StopReason::cancelled);
-    expect_equal(afresh("llama2", chat, question(10), sampled(12)),
-                 chat.answer(question(10), sampled(12)));
+    expect_as_afresh(chat, question(10));
     // Another system prompt comes before everything.
     chat.set_system("Be long.");
-    expect_equal(afresh("llama2", chat, question(11), sampled(12)),
-                 chat.answer(question(11), sampled(12)));
+    expect_as_afresh(chat, question(11));
     chat.restore(kept);
-    const Generated again = afresh("llama2", chat, question(12), sampled(12));
-    expect_equal(again, chat.answer(question(12), sampled(12)));
+    expect_as_afresh(chat, question(12));
     EXPECT_TRUE(chat.first_left());  // after loading
     chat.clear();
     EXPECT_EQ(chat.evicted(), 0);
