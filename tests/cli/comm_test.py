@@ -1,19 +1,26 @@
 """Ranks of a job: mpirun starts them, `bench comm` exchanges their data and checks every result
 against a plain sum. Skips if the build or the machine has no MPI."""
+import atexit
 import json
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import unittest
 
 import driver
 
 MODULE = driver.BUILD / "millrace_mpi.so"
+# Every mpirun of a user has its files in one folder, makes and removes it, and fails if another one does so
+# at that moment. Tests run at the same time: each has a folder of its own, of a short name for sockets in it.
+SESSIONS = tempfile.TemporaryDirectory(prefix="mr-mpi-")
+atexit.register(SESSIONS.cleanup)
 # More ranks than cores, as root; Open MPI 5 reads PRTE_..., earlier ones OMPI_...
 LAUNCH = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
           "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-          "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+          "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+          "OMPI_MCA_orte_tmpdir_base": SESSIONS.name, "PRTE_MCA_prte_tmpdir_base": SESSIONS.name}
 
 
 def mpirun(ranks, *arguments, **kwargs):
