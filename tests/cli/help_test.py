@@ -117,7 +117,8 @@ class Help(driver.CliTest):
     def test_version(self):
         text = self.ok("--version").out
         self.assertRegex(text, r"^millrace \d+\.\d+\.\d+(\+[a-z0-9.]+)?(, commit [0-9a-f]{7,}(-dirty)?)?, "
-                               r"\w+ \d+\.\d+[.\d]*, (CUDA \d+\.\d+[.\d]*|without CUDA)\n$")
+                               r"\w+ \d+\.\d+[.\d]*, "
+                               r"(CUDA \d+\.\d+[.\d]*( \(kernels not optimised\))?|without CUDA)\n$")
         if (driver.SOURCE / ".git").exists() and shutil.which("git"):
             self.assertIn(", commit ", text)
 

@@ -129,7 +129,7 @@ class Ends(driver.CliTest):
         self.fails(1, "serve", "--host", "256.1.1.1", "--no-auth", says="cannot listen")
         with socket.create_server(("127.0.0.1", 0)) as taken:
             self.fails(1, "serve", "--port", taken.getsockname()[1], says="in use")
-        self.fails(2, "serve", "--sinks", 4, says="--context streaming")
+        self.fails(2, "serve", "--port", 0, "--sinks", 4, says="--context streaming")
 
     def test_other_kinds_of_models(self):
         server = Server(model=("storyteller-diffusion",))
