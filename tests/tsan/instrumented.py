@@ -25,13 +25,13 @@ def sources_of(entry):
 
 
 def compiled(commands, *targets):
-    """Sources below src/ that the targets compile, and the object of each."""
+    """C++ sources below src/ that the targets compile, and the object of each."""
     found = {}
     for entry in commands:
         made = re.search(r" -o (\S+)", entry["command"])[1]
         if any(made.startswith(f"CMakeFiles/{target}.dir/") for target in targets):
             for source in sources_of(entry):
-                if source.is_relative_to(SRC):
+                if source.is_relative_to(SRC) and source.suffix == ".cpp":
                     name = source.relative_to(SRC).with_suffix("").as_posix()
                     found[name] = pathlib.Path(entry["directory"], made)
     return found
@@ -43,7 +43,7 @@ def main():
     library, checked = compiled(commands, "millrace", "mr_isa_portable"), compiled(commands, "mr_tsan")
     wrong = []
     for name in sorted(set(library) - set(checked)):
-        # Code for a GPU and for MPI, which these tests have none of.
+        # Calls of a GPU and of MPI, which these tests have none of.
         if not name.endswith(("_cuda", "_mpi")) and not any(fnmatch.fnmatch(name, one) for one in left_out):
             wrong.append(f"src/{name}.cpp: is not in mr_tsan, and not left out by name (cmake/tsan.cmake)")
     for one in left_out:
