@@ -6,7 +6,8 @@
 #                          kernels for older GPUs can be tested on a newer one
 #   MILLRACE_CUDA_OPTIMIZE AUTO, ON or OFF. OFF compiles kernels in a quarter of the time, to see
 #                          that they compile: the program does not use a GPU then. AUTO is OFF
-#                          where there is no GPU and MILLRACE_CUDA_ARCH is empty.
+#                          where there is no GPU, neither MILLRACE_CUDA_ARCH nor MILLRACE_CUDA=ON
+#                          asks for one, and nvcc is of CUDA 13.0 or later, which has such a mode.
 set(MILLRACE_CUDA AUTO CACHE STRING "Build the CUDA engine: AUTO, ON or OFF")
 set_property(CACHE MILLRACE_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(MILLRACE_CUDA_ARCH "" CACHE STRING "GPU architectures to compile for; empty: this machine's")
@@ -31,11 +32,15 @@ if(MILLRACE_HAS_CUDA)
     if(NOT arch)
         execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                         OUTPUT_VARIABLE caps OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-        string(REGEX MATCH "^[0-9]+\\.[0-9]+" cap "${caps}")
-        string(REPLACE "." "" arch "${cap}")
+        # Kept: a later configure may not find nvidia-smi, as with another user's PATH.
+        if(caps MATCHES "^[0-9]+\\.[0-9]+")
+            set(MR_GPU_CAPABILITY ${CMAKE_MATCH_0} CACHE INTERNAL "Of this machine's GPU")
+        endif()
+        string(REPLACE "." "" arch "${MR_GPU_CAPABILITY}")
         if(NOT arch)
             set(arch 90a)
-            if(MILLRACE_CUDA_OPTIMIZE STREQUAL "AUTO")
+            if(NOT MILLRACE_CUDA STREQUAL "ON" AND NOT EXISTS /dev/nvidiactl AND NOT EXISTS /dev/dxg
+               AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0)
                 set(MR_CUDA_OPTIMIZED FALSE)
             endif()
         endif()
@@ -73,8 +78,7 @@ if(MILLRACE_HAS_CUDA)
     set(CMAKE_CUDA_STANDARD 20)
     message(STATUS "CUDA: ${CUDAToolkit_VERSION}, for ${arch}")
     if(NOT MR_CUDA_OPTIMIZED)
-        # nvcc of CUDA 13.0 is the first known to have the option. ptxas then reports losses of
-        # performance, which do not matter here.
+        # ptxas then reports losses of performance, which do not matter here.
         if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0)
             add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--Ofast-compile=max>")
         endif()

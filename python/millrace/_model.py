@@ -6,6 +6,7 @@ import json
 import operator
 import os
 import random
+import warnings
 import weakref
 from typing import (TYPE_CHECKING, Any, AsyncIterator, Iterable, Mapping, Sequence, TypedDict,
                     Union)
@@ -160,6 +161,9 @@ class Model:
             self._core = _core.open(_path(path or ""), device, threads, ctx, pool, kv_type,
                                     _path(tokenizer), keys, bool(check_nan), max_sequences,
                                     shown.told)
+        if device == "auto" and (why := _core.gpu_passed_over()):
+            warnings.warn(f"computing on the CPU; the GPU is not used: {why}", RuntimeWarning,
+                          stacklevel=2)
         self.info = Info(**self._core.info())
         _open_models.add(self)
 

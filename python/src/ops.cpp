@@ -170,6 +170,7 @@ void add_ops(nb::module_& m) {
     add_sample(m);
     m.def("set_ops_threads", &set_ops_threads, "threads"_a);
     m.def("cuda_built", &cuda::built);
+    m.def("gpu_passed_over", &cuda::passed_over);
 }
 
 }  // namespace mr::python

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 
 import pytest
 
@@ -46,18 +47,32 @@ def slow(slow_engine):
 def test_ctrl_c_stops_the_work_and_leaves_the_model_usable(slow_engine, slow, call):
     begin = slow_engine.seconds()
 
+    ended = threading.Event()
+
     def interrupt():
         slow_engine.wait_for(begin + 0.3)
-        os.kill(os.getpid(), signal.SIGINT)
+        if not ended.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     with pytest.raises(KeyboardInterrupt):
         thread.start()
         call(slow)
+        ended.set()
     thread.join()
     # The pass in which it comes is finished; all of the work would be ten passes or more.
     assert slow_engine.seconds() - begin < 0.3 + 4 * slow_engine.pass_seconds
     assert len(slow.generate("x", max_tokens=2, seed=1, ignore_eos=True).ids) == 2
+
+
+def test_a_gpu_that_is_not_used_is_named(monkeypatch):
+    monkeypatch.setenv("MILLRACE_DEVICE", "auto")
+    monkeypatch.setattr(mr._model._core, "gpu_passed_over", lambda: "its driver is too old")
+    with pytest.warns(RuntimeWarning, match="the GPU is not used: its driver is too old"):
+        mr.Model().close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mr.Model(device="cpu").close()  # as asked
 
 
 def test_other_threads_run_while_the_engine_works(slow):

@@ -51,17 +51,20 @@ std::string read_all(int fd, const std::string& name) {
 
 }  // namespace
 
+void note_gpu_passed_over(const SharedOptions& options, bool cuda) {
+    if (cuda || options.device != "auto") return;
+    // No message where there is no GPU: none is expected.
+    if (const std::string why = cuda::passed_over(); !why.empty()) {
+        note(fmt::format("computing on the CPU; the GPU is not used: {}", one_line(why)));
+    }
+}
+
 LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
     const observe::Span span(nullptr, "load");
     const auto start = std::chrono::steady_clock::now();
     const Disabled off = disabled(options);  // report a misspelt word before using the device
     const bool cuda = use_cuda(options);
-    if (wanted && !cuda && options.device == "auto") {
-        // No message where there is no GPU: none is expected.
-        if (const std::string why = cuda::passed_over(); !why.empty()) {
-            note(fmt::format("computing on the CPU; the GPU is not used: {}", one_line(why)));
-        }
-    }
+    if (wanted) note_gpu_passed_over(options, cuda);
     ProgressLine line;
     LoadedModel loaded;
     const auto refuse_what_cannot_run = [&](const model::Model& planned) {

@@ -23,6 +23,9 @@ struct LoadedModel {
 // The engine options for a model that has its spec and tokenizer but no weights yet.
 using Wanted = std::function<model::EngineOptions(const model::Model&)>;
 
+// Says so where there is a GPU and --device auto does not use it.
+void note_gpu_passed_over(const SharedOptions& options, bool cuda);
+
 // Checks the device, then loads with a progress line. A model that cannot run as `wanted` is
 // refused before its weights are read, made or sent. Without `wanted` nothing is refused: the model
 // is only inspected, and stays on the host.

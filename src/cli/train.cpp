@@ -89,7 +89,10 @@ train::TrainResult train_as_asked(const TrainAsked& asked, const std::string& li
     events.program = version_line();
     // A run stays on its device unless told otherwise.
     const auto settle = [&](train::TrainOptions& o) {
-        if (!resumed || asked.command.given("--device")) o.cuda = use_cuda(asked.shared);
+        if (!resumed || asked.command.given("--device")) {
+            o.cuda = use_cuda(asked.shared);
+            if (!comm || comm->first()) note_gpu_passed_over(asked.shared, o.cuda);
+        }
         if (!resumed || asked.command.given("--threads")) o.threads = asked.shared.threads;
         // A single rank has all stages unless told otherwise.
         if (resumed && (!comm || comm->alone())) o.pipeline = 1;

@@ -76,7 +76,8 @@ void ThreadPool::run(const Job& job) { workers_->run(job); }
 
 void ThreadPool::Workers::stop() {
     stopping.store(true, std::memory_order_relaxed);
-    generation.fetch_add(1, std::memory_order_release);
+    // In one order with what notify_all() reads, the number of workers that sleep.
+    generation.fetch_add(1, std::memory_order_seq_cst);
     generation.notify_all();
     for (std::thread& worker : threads) worker.join();
     threads.clear();

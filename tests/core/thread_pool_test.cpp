@@ -118,7 +118,7 @@ TEST(ThreadPool, EndsWhileWorkersComeLate) {
 #ifdef MR_SANITIZED
     constexpr int kPools = 100;
 #else
-    constexpr int kPools = 3000;  // 1.3 s; before the mend one run in ten hung
+    constexpr int kPools = 3000;  // before the mend one run in ten hung, on two busy cores
 #endif
     ::alarm(240);  // a worker that waits for ever would keep the destructor waiting
     std::atomic<int> done{0};

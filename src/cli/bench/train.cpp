@@ -9,6 +9,7 @@
 
 #include "cli/bench/next_token_spec.h"
 #include "cli/commands.h"
+#include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
 #include "cli/options.h"
@@ -244,6 +245,7 @@ int train_bench(const BenchTrainOptions& options) {
     const model::ModelSpec spec = objective_spec(options);
     require_context(spec, options.seq);
     const bool cuda = use_cuda(options.shared);
+    note_gpu_passed_over(options.shared, cuda);
     const int given = batch_size(options.batch, cuda);
     const double peak = cuda ? observe::device_ceilings().matrix : 0;
     train::TrainMeasureOptions measure;

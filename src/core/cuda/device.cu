@@ -64,13 +64,11 @@ std::string remedy_of(cudaError_t status) {
     }
 }
 
-// `status` stopped the probe.
 std::string problem_of(cudaError_t status) {
-    std::string problem = cudaGetErrorString(status);
     if (!kernels_optimized && status == cudaErrorNoKernelImageForDevice) {
-        problem = "this build's kernels are not optimised (MILLRACE_CUDA_OPTIMIZE)";
+        return "this build's kernels are not optimised (MILLRACE_CUDA_OPTIMIZE)";
     }
-    return problem + "; " + remedy_of(status);
+    return cudaGetErrorString(status);
 }
 
 DeviceInfo describe() {
@@ -106,7 +104,7 @@ std::optional<DeviceInfo> probe_device() {
         int driver = 0;  // 0: no driver, which the runtime reports as "too old"
         const bool none = status == cudaErrorNoDevice ||
                           (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0);
-        last_problem = none ? no_gpu_found() : problem_of(status);
+        last_problem = none ? no_gpu_found() : problem_of(status) + "; " + remedy_of(status);
         cudaDeviceProp prop{};
         is_there = count > 0 && cudaGetDeviceProperties(&prop, 0) == cudaSuccess;
         if (is_there) {
@@ -147,8 +145,8 @@ void call_failed(cudaError_t status, const char* call, const char* file, int lin
     cudaGetLastError();  // clears the error, so that later calls do not report it
     ErrorInfo info{.field = "CUDA",
                    .value = cudaGetErrorName(status),
-                   .problem = std::string(cudaGetErrorString(status)) + " (" + call + ", " + file +
-                              ":" + std::to_string(line) + ")",
+                   .problem = problem_of(status) + " (" + call + ", " + file + ":" +
+                              std::to_string(line) + ")",
                    .remedy = remedy_of(status)};
     if (status == cudaErrorMemoryAllocation) throw OutOfMemory(std::move(info));
     throw Error::device(std::move(info));
