@@ -60,8 +60,11 @@ class JsonReader {
         return close(Kind::object, count);
     }
     bool parse_error(std::size_t byte, const std::string&, const nlohmann::json::exception& error) {
-        throw fail({}, fmt::format("is not valid JSON at byte {}: {}", byte,
-                                   printable(error.what(), 200)));
+        // The library begins with a name of its own: "[json.exception.parse_error.101] ".
+        std::string_view what = error.what();
+        const std::size_t end = what.find("] ");
+        if (what.starts_with('[') && end != what.npos) what.remove_prefix(end + 2);
+        throw fail({}, fmt::format("is not valid JSON at byte {}: {}", byte, printable(what, 200)));
     }
 
     Error fail(std::string value, std::string problem) const {

@@ -25,6 +25,7 @@ TEST(Json, IsStrict) {
     for (const char* text :
          {"", "[1e999]", "[1] [2]", "[1", "{\"a\"}", "nul", "\"\xff\"", "[01]"}) {
         EXPECT_HAS(error_of(text), "not valid JSON") << text;
+        EXPECT_EQ(error_of(text).find("json.exception"), std::string::npos) << error_of(text);
     }
     for (const char* opening : {"[", "{\"a\":"}) {
         std::string text;
