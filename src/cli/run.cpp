@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -159,20 +160,28 @@ int most_open(const decode::GenerateOptions& generate) {
     return std::clamp(kMostHeld / std::max(generate.max_tokens, 1), 1, kMost);
 }
 
+// Says why a text is shorter than asked for.
+void note_full(const model::Engine& engine) {
+    err(fmt::format("note: the context of {} tokens is full{}\n", engine.most_positions(),
+                    engine.model().spec.diffusion ? "" : "; --context streaming goes on"));
+}
+
 int run(const Command& command, RunOptions options) {
     const InterruptGuard guard;
     const std::string prompt = options.prompt_file.empty()
                                    ? prompt_text(options.prompt, options.prompt_given)
                                    : read_input(options.prompt_file);
     std::vector<std::int32_t> ids;
+    const int asked = options.generate.max_tokens;  // below 0: until the context is full
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
         use_advice(command, model.generation, options.generate);
         ids = decode::encode_prompt(model, prompt);
-        const int tokens = options.generate.max_tokens;
         model::EngineOptions wanted =
             options_for(options.shared, model, ids.size(), options.generate);
+        // Not clamped to the context, so that the stop reason tells which limit was reached.
+        options.generate.max_tokens = asked < 0 ? std::numeric_limits<int>::max() : asked;
         require_streaming(command, options.context);
-        make_stream(options.context, model.spec, tokens, wanted, options.generate);
+        make_stream(options.context, model.spec, asked, wanted, options.generate);
         use_diffusion(command, options.diffusion, model.spec, wanted, options.generate);
         wanted.max_sequences = std::min({options.count, kMostTexts, most_open(options.generate)});
         if (model.spec.diffusion && model.spec.diffusion->block == 0) wanted.max_sequences = 1;
@@ -240,6 +249,7 @@ int run(const Command& command, RunOptions options) {
     };
     decode::StopReason reason = decode::StopReason::length;
     int ended = 0;
+    bool full = false;  // the context ended a text before it had all the tokens asked for
     std::int64_t evicted = 0, passes = 0;
     const auto more = [&] { return added < options.count && !InterruptGuard::pending(); };
     for (bool busy = true; busy || !open.empty() || more();) {
@@ -252,6 +262,7 @@ int run(const Command& command, RunOptions options) {
             // After the first text that was cut off nothing is shown.
             const bool show = reason != decode::StopReason::cancelled;
             if (show) reason = made->reason;
+            full |= asked >= 0 && made->reason == decode::StopReason::context_full;
             if (stream && show) texts.end(reason != decode::StopReason::cancelled);
             if (options.shared.json && show) {
                 if (ended == 0) measure_ceilings();
@@ -280,6 +291,7 @@ int run(const Command& command, RunOptions options) {
         }
     }
     if (options.shared.json ? options.verbose : !options.quiet) {
+        if (full) note_full(*engine);
         const std::int64_t filled = scheduler.totals().decode.tokens;
         err(fmt::format(
             "{}{}{}; seed {}\n",

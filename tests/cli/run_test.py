@@ -123,6 +123,21 @@ class Run(driver.CliTest):
         self.assertEqual(got["stop_reason"], "context_full")
         self.assertLessEqual(got["prompt_tokens"] + got["decode_steps"], 40)
 
+    def test_says_that_a_full_context_cut_the_text_short(self):
+        full = "note: the context of 40 tokens is full; --context streaming goes on\n"
+
+        def said(prompt, tokens, *options):
+            return self.ok("run", MODEL, "-p", prompt, "-n", tokens, "--ctx", 40, "--ignore-eos", *options).err
+
+        for prompt in ("Once", ""):  # "": the beginning-of-text token alone
+            self.assertTrue(said(prompt, 60).startswith(full))
+            self.assertEqual(said(prompt, 60, "-q"), "")
+            self.assertEqual(self.run_json("-p", prompt, "-n", 60, "--ctx", 40, "--ignore-eos")["stop_reason"],
+                             "context_full")
+        self.assertIn(full, said("Once", 60, "--count", 2))
+        for tokens, *options in ((30,), (-1,), (60, "--context", "streaming")):
+            self.assertNotIn("is full", said("Once", tokens, *options))
+
     def test_stop_strings_end_the_text(self):
         whole = self.run_json("-p", "Once", "-n", 40, "--ignore-eos")["text"]
         middle = whole[len(whole) // 2:][:3]
