@@ -23,8 +23,8 @@ void TrainScreen::begun(const train::TrainEvents::Begun& run) {
                     : run.ranks > 1       ? " per rank"
                                           : "",
                     parts));
-    say(fmt::format("{} {} of {} steps of {} tokens ({} x {}{}), recompute {}",
-                    run.from ? "going on after" : "training", run.from ? run.from : options.steps,
+    say(fmt::format("{} {} steps of {} tokens ({} x {}{}), recompute {}",
+                    run.from ? fmt::format("going on after {} of", run.from) : "training",
                     options.steps, options.tokens_per_step(), options.batch, options.seq,
                     options.accumulate > 1 ? fmt::format(" x {}", options.accumulate) : "",
                     run.recompute));

@@ -145,8 +145,9 @@ class TrainTest(driver.CliTest):
         shutil.copytree(self.whole, run)
         for step in (4, 6):
             shutil.rmtree(run / "checkpoints" / f"step-{step:06}")
-        self.ok("train", "--resume", run, "--threads", "2", "--prefetch", "0", "--recompute",
-                "full")
+        went_on = self.ok("train", "--resume", run, "--threads", "2", "--prefetch", "0", "--recompute",
+                          "full")
+        self.assertIn("\ngoing on after 2 of 6 steps of 64 tokens (2 x 32), ", went_on.err)
         self.assert_same_end(run)
         # With no steps left nothing is done.
         self.assertEqual(self.ok_json("train", "--resume", run)["step"], 6)
@@ -157,7 +158,9 @@ class TrainTest(driver.CliTest):
 
     def test_the_same_seed_gives_the_same_run_and_another_seed_another(self):
         same, other = self.folder / "same", self.folder / "other"
-        self.assertEqual(self.start(same, "--seed", "1").code, 0)
+        began = self.start(same, "--seed", "1")
+        self.assertEqual(began.code, 0)
+        self.assertIn("\ntraining 6 steps of 64 tokens (2 x 32), ", began.err)
         self.assertEqual(self.start(other, "--seed", "2").code, 0)
         self.assert_same_end(same)
         for mine, theirs in zip(metrics(other), metrics(self.whole)):
