@@ -18,7 +18,7 @@ class Chat(driver.CliTest):
         result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "--json",
                          stdin=b"Hello there\n\nHow are you?\n/clear\nHello there\n")
         # The model has no template; in a pipe a message says so, too.
-        self.assertRegex(result.err, r"^millrace: .*no chat template.*plain.*--chat-template.*\n$")
+        self.assertRegex(result.err, r"^note: .*no chat template.*plain.*--chat-template.*\n$")
         answers = [json.loads(line) for line in result.out.splitlines()]
         self.assertEqual(len(answers), 3)
         self.assertEqual({a["role"] for a in answers}, {"assistant"})
@@ -110,7 +110,7 @@ class Chat(driver.CliTest):
         for template, problem in (("\n{% include 'x' %}", "'include'"), ("\n{{ shout(messages) }}", "'shout'")):
             tokens, err = self.prompt_tokens(self.model_with(template))
             self.assertEqual(len(tokens), 1)
-            self.assertRegex(err, rf"^millrace: .*/chat_template\.jinja: chat template: line 2: .*{problem}"
+            self.assertRegex(err, rf"^note: .*/chat_template\.jinja: chat template: line 2: .*{problem}"
                                   r".*using the plain .*\n$")
 
     def test_the_file_of_a_wrong_template_is_named(self):
