@@ -1,4 +1,5 @@
-// millrace bench: decode, prefill and load, compared with the machine's bandwidth.
+// millrace bench: decode, prefill and load, compared with the machine's bandwidth; the other kinds
+// are in files of their own.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -268,8 +269,10 @@ void add_measure_options(const Command& command, BenchOptions& options) {
 }  // namespace
 
 void add_bench(const Command& app, Action& action) {
-    const Command bench = app.add_subcommand(
-        "bench", "Measure decode, prefill or load against the machine's read bandwidth");
+    const Command bench =
+        app.add_subcommand("bench",
+                           "Measure decode, prefill, training, kernels and more against what the "
+                           "machine can do");
     bench.require_subcommand();
     bench.footer(
         "Examples:\n"
