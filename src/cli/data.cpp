@@ -19,6 +19,7 @@
 #include "core/error.h"
 #include "core/output_file.h"
 #include "core/thread_pool.h"
+#include "observe/units.h"
 #include "story/storybook.h"
 #include "train/pack.h"
 
@@ -158,11 +159,12 @@ Json split_json(const train::SplitStats& stats, std::size_t shards) {
 }
 
 std::string split_line(const char* name, const train::SplitStats& stats, std::size_t shards) {
-    return fmt::format(
-        "{:<10}  {} documents, {} tokens, {} bytes of text ({:.2f} per token), {} {}\n", name,
-        stats.documents, stats.tokens, stats.bytes,
-        static_cast<double>(stats.bytes) / static_cast<double>(stats.tokens), shards,
-        shards == 1 ? "shard" : "shards");
+    return fmt::format("{:<10}  {}, {}, {} of text ({:.2f} per token), {}\n", name,
+                       observe::counted(stats.documents, "document"),
+                       observe::counted(stats.tokens, "token"),
+                       observe::counted(stats.bytes, "byte"),
+                       static_cast<double>(stats.bytes) / static_cast<double>(stats.tokens),
+                       observe::counted(shards, "shard"));
 }
 
 int pack(const PackCommand& command, Caller* caller) {

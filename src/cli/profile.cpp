@@ -23,6 +23,7 @@
 #include "observe/run_page.h"
 #include "observe/run_report.h"
 #include "observe/trace.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -100,7 +101,9 @@ int profile(const Command& command, ProfileOptions options) {
         observe::write_trace(options.trace, names, recorder.spans(), recorder.steps(), ceilings);
     }
     std::string summary = observe::summary_line(report, observe::place_of(gpu));
-    if (made.evicted > 0) summary += fmt::format("; {} tokens left the window", made.evicted);
+    if (made.evicted > 0) {
+        summary += fmt::format("; {} left the window", observe::counted(made.evicted, "token"));
+    }
     if (!options.html.empty()) {
         observe::write_page(
             options.html,

@@ -32,6 +32,7 @@
 #include "observe/recorder.h"
 #include "observe/roofline.h"
 #include "observe/run_report.h"
+#include "observe/units.h"
 #include "story/storybook.h"
 
 namespace mr::cli {
@@ -299,7 +300,8 @@ int run(const Command& command, RunOptions options) {
             passes > 0 ? fmt::format("; {:.2f} tokens per pass",
                                      static_cast<double>(filled) / static_cast<double>(passes))
                        : "",
-            evicted > 0 ? fmt::format("; {} tokens left the window", evicted) : "",
+            evicted > 0 ? fmt::format("; {} left the window", observe::counted(evicted, "token"))
+                        : "",
             options.count == 1 ? fmt::format("{}", first_seed)
                                : fmt::format("{} and on, {} texts", first_seed, options.count)));
     }

@@ -11,9 +11,9 @@ namespace mr::cli {
 void TrainScreen::begun(const train::TrainEvents::Begun& run) {
     const model::ModelSpec& spec = run.spec;
     const train::TrainOptions& options = run.options;
-    say(fmt::format("{}: {} layers of {}, {:.2f} M parameters, vocabulary {}", spec.family,
-                    spec.layers, spec.dim, static_cast<double>(spec.parameters()) / 1e6,
-                    spec.vocab));
+    say(fmt::format("{}: {} of {}, {:.2f} M parameters, vocabulary {}", spec.family,
+                    observe::counted(spec.layers, "layer"), spec.dim,
+                    static_cast<double>(spec.parameters()) / 1e6, spec.vocab));
     std::string parts;
     for (const MemoryPlan::Item& item : run.plan.items()) {
         parts += fmt::format(", {} {}", item.name, format_bytes(item.bytes));
@@ -23,11 +23,12 @@ void TrainScreen::begun(const train::TrainEvents::Begun& run) {
                     : run.ranks > 1       ? " per rank"
                                           : "",
                     parts));
-    say(fmt::format("{} {} steps of {} tokens ({} x {}{}), recompute {}",
-                    run.from ? fmt::format("going on after {} of", run.from) : "training",
-                    options.steps, options.tokens_per_step(), options.batch, options.seq,
-                    options.accumulate > 1 ? fmt::format(" x {}", options.accumulate) : "",
-                    run.recompute));
+    say(fmt::format(
+        "{} {} of {} ({} x {}{}), recompute {}",
+        run.from ? fmt::format("going on after {} of", run.from) : "training",
+        observe::counted(options.steps, "step"),
+        observe::counted(options.tokens_per_step(), "token"), options.batch, options.seq,
+        options.accumulate > 1 ? fmt::format(" x {}", options.accumulate) : "", run.recompute));
     if (!run.pipeline.empty()) say(run.pipeline);
 }
 

@@ -43,12 +43,14 @@ std::string summary_line(const RunReport& report, const RunPlace& place) {
         if (report.bytes_per_token() < as_double(place.cache_bytes)) {
             line += fmt::format(" (it fits into {})", place.cache);
         }
-        line += fmt::format("; {} {} in {:.2f} s", report.decode_steps,
-                            report.passes ? "tokens" : "steps", report.decode_seconds);
+        line += fmt::format("; {} in {:.2f} s",
+                            counted(report.decode_steps, report.passes ? "token" : "step"),
+                            report.decode_seconds);
     }
     if (report.prefill_tokens > 0) {
-        line += fmt::format("{}prompt {} tokens at {} tok/s", line.empty() ? "" : "; ",
-                            report.prefill_tokens, figure(report.prefill_tokens_per_second()));
+        line += fmt::format("{}prompt {} at {} tok/s", line.empty() ? "" : "; ",
+                            counted(report.prefill_tokens, "token"),
+                            figure(report.prefill_tokens_per_second()));
     }
     line += fmt::format("{}loaded in {:.2f} s", line.empty() ? "" : "; ", report.load_seconds);
     return line;

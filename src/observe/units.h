@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <string>
 
@@ -12,6 +13,11 @@ namespace mr::observe {
 // About three significant figures: 2100 needs no decimals, 0.42 does.
 inline std::string figure(double value) {
     return fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2);
+}
+
+// "1 token", "2 tokens".
+inline std::string counted(std::integral auto count, const char* one) {
+    return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
 
 inline std::string percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }

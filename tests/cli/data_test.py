@@ -84,7 +84,9 @@ class Data(driver.CliTest):
         self.fails(1, *again, says="--force")
         self.fails(1, *again, "--force", "--val-docs", 30, says="leaves nothing")
         self.assertEqual((data / "val-00000.bin").read_bytes(), raw)
-        self.assertIn("validation", self.ok(*again, "--force", "--val", 0.1).out)
+        self.assertIn("\nvalidation  3 documents, ", self.ok(*again, "--force", "--val", 0.1).out)
+        self.assertRegex(self.ok(*again, "--force", "--val-docs", 1).out,
+                         r"\nvalidation  1 document, \d+ tokens, \d+ bytes of text \([\d.]+ per token\), 1 shard\n$")
         self.assertEqual({p.name for p in self.folder.iterdir()}, {"data", "stories.txt", "tok"})
 
     def test_pack_killed(self):

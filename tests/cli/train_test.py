@@ -160,6 +160,7 @@ class TrainTest(driver.CliTest):
         same, other = self.folder / "same", self.folder / "other"
         began = self.start(same, "--seed", "1")
         self.assertEqual(began.code, 0)
+        self.assertIn("llama: 1 layer of 32, ", began.err)
         self.assertIn("\ntraining 6 steps of 64 tokens (2 x 32), ", began.err)
         self.assertEqual(self.start(other, "--seed", "2").code, 0)
         self.assert_same_end(same)

@@ -43,6 +43,13 @@ TEST(RunReport, SummaryIsOneLineWithEveryFigure) {
     EXPECT_EQ(line.find("cache"), std::string::npos);
 }
 
+TEST(RunReport, OneIsSingular) {
+    RunReport report = ten_steps();
+    report.decode_steps = report.prefill_tokens = 1;
+    const std::string line = summary_line(report);
+    EXPECT_NE(line.find("; 1 step in 1.00 s; prompt 1 token at "), std::string::npos) << line;
+}
+
 TEST(RunReport, SaysWhereTheCacheHoldsAToken) {
     EXPECT_NE(summary_line(ten_steps(), {.cache_bytes = 3'000'000}).find("cache"),
               std::string::npos);
