@@ -6,7 +6,6 @@
 #include <deque>
 #include <functional>
 #include <iterator>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -179,8 +178,9 @@ int run(const Command& command, RunOptions options) {
         ids = decode::encode_prompt(model, prompt);
         model::EngineOptions wanted =
             options_for(options.shared, model, ids.size(), options.generate);
-        // Not clamped to the context, so that the stop reason tells which limit was reached.
-        options.generate.max_tokens = asked < 0 ? std::numeric_limits<int>::max() : asked;
+        // If the context is shorter than asked for: one token more than it has, so that the stop
+        // reason tells which limit was reached.
+        if (options.generate.max_tokens != asked) ++options.generate.max_tokens;
         require_streaming(command, options.context);
         make_stream(options.context, model.spec, asked, wanted, options.generate);
         use_diffusion(command, options.diffusion, model.spec, wanted, options.generate);
