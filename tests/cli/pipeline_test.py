@@ -106,15 +106,14 @@ class Pipeline(driver.CliTest):
 
     def test_a_stage_that_hangs_is_named_not_one_that_waits_for_it(self):
         run = self.folder / "run"
-        # On a busy machine a rank that works may be silent for seconds.
+        # On a busy machine a rank that works may be silent for seconds, and has 4 to answer.
         job, ranks = ranks_test.start_ranks(self, 3, run, "--pipeline", 3, "--comm-timeout", 8, layers=4, grains=4)
         last = next(pid for pid in ranks if comm_test.Ranks.number(pid) == 2)
         os.kill(last, signal.SIGSTOP)
         _, err = job.communicate(timeout=driver.HANG)
         self.assertNotEqual(job.returncode, 0)
-        first = next(line for line in err.splitlines() if "has not answered" in line)
-        # A starved rank may miss the two seconds for an answer, and is named as well.
-        self.assertRegex(first, r": rank (\d, )*2 has not answered for 8 s")
+        first = next(line for line in err.splitlines() if "not answered" in line)
+        self.assertRegex(first, r": rank 2 has not answered for 8 s")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,10 @@ void Comm::call_the_roll(int channel) {
     if (alone()) return;
     std::vector<int> all(static_cast<std::size_t>(size_));
     std::iota(all.begin(), all.end(), 0);
-    own_roll_ = std::make_unique<RollCall>(messages_->channel(all, channel));
+    // On a busy machine a rank that is alive may take seconds to answer, and --comm-timeout says
+    // how busy it may be.
+    const Seconds answer = std::clamp(timeout_ / 2, Seconds(2), Seconds(30));
+    own_roll_ = std::make_unique<RollCall>(messages_->channel(all, channel), answer);
     roll_ = own_roll_.get();
 }
 
@@ -130,9 +133,11 @@ LostRank Comm::lost(std::vector<int> silent) {
     }
     std::ranges::sort(silent);
     silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
-    return LostRank({.problem = fmt::format("rank {} has not answered for {:g} s",
-                                            fmt::join(silent, ", "), timeout_.count()),
-                     .remedy = "check its output, or raise --comm-timeout"});
+    const bool one = silent.size() == 1;
+    return LostRank(
+        {.problem = fmt::format("rank{} {} {} not answered for {:g} s", one ? "" : "s",
+                                fmt::join(silent, ", "), one ? "has" : "have", timeout_.count()),
+         .remedy = "check its output, or raise --comm-timeout"});
 }
 
 Comm::Comm() = default;
