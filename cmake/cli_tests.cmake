@@ -1,5 +1,5 @@
 # The command line as a user drives it, and the installed package as another project uses it. Plain
-# python3: nothing to install. They test the CPU engine; device_test.py tests the GPU's.
+# python3: nothing to install. They test the CPU engine; device*_test.py test the GPU's.
 if(Python3_FOUND AND TARGET millrace_cli)
     # A program that MILLRACE_FAULT kills while it saves; the real one has no such code.
     add_executable(millrace_faulty ${PROJECT_SOURCE_DIR}/tests/cli/faulty.cpp)
@@ -28,9 +28,9 @@ if(Python3_FOUND AND TARGET millrace_cli)
     set_tests_properties(serve.hostile serve.soak PROPERTIES LABELS serve TIMEOUT 7200 RUN_SERIAL TRUE
                          ENVIRONMENT "${cli_environment};MILLRACE_HOSTILE=100000")
     # As for test_gpu; `info` measures a GPU if there is one.
-    set_tests_properties(cli.device cli.device_ranks cli.device_serve PROPERTIES LABELS gpu)
-    set_tests_properties(cli.device cli.device_ranks cli.device_serve cli.basics
-                         PROPERTIES RESOURCE_LOCK gpu)
+    set(gpu_tests cli.device cli.device_bench cli.device_ranks cli.device_serve)
+    set_tests_properties(${gpu_tests} PROPERTIES LABELS gpu)
+    set_tests_properties(${gpu_tests} cli.basics PROPERTIES RESOURCE_LOCK gpu)
 endif()
 
 # The Python package: a wheel from this build's objects, in its own virtual environment.

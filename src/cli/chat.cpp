@@ -98,7 +98,7 @@ int chat(const Command& command, ChatOptions options) {
     const model::Stream stream = options.generate.stream;
     decode::Conversation conversation(engine, options.system, options.chat, stream);
     const std::string& notice = conversation.writer().notice();
-    if (!notice.empty()) err(fmt::format("note: {}\n", one_line(notice)));
+    if (!notice.empty()) remark(one_line(notice));
     if (options.generate.max_tokens < 0) {
         options.generate.max_tokens = static_cast<int>(engine.options().context);
     }

@@ -52,7 +52,7 @@ int convert(const ConvertOptions& options) {
     for (const std::string& file : result.files) out(one_line(file) + "\n");
     note(fmt::format("{} tensors, {} in {:.2f} s", result.tensors, format_bytes(result.bytes),
                      seconds));
-    for (const std::string& remark : result.notes) err(fmt::format("note: {}\n", one_line(remark)));
+    for (const std::string& said : result.notes) remark(one_line(said));
     return 0;
 }
 

@@ -108,9 +108,9 @@ void use_diffusion(const Command& command, const DiffusionChoice& choice,
 void note_block(const DiffusionChoice& choice, const model::ModelSpec& spec) {
     const int own = spec.diffusion ? spec.diffusion->block : 0;
     if (own == 0 || choice.options.block <= own) return;
-    err(
-        fmt::format("note: --block {}: the model was trained for blocks of {} tokens, and guesses "
-                    "worse in larger ones\n",
+    remark(
+        fmt::format("--block {}: the model was trained for blocks of {} tokens, and guesses worse "
+                    "in larger ones",
                     choice.options.block, own));
 }
 

@@ -55,7 +55,7 @@ void note_gpu_passed_over(const SharedOptions& options, bool cuda) {
     if (cuda || options.device != "auto") return;
     // No message where there is no GPU: none is expected.
     if (const std::string why = cuda::passed_over(); !why.empty()) {
-        note(fmt::format("computing on the CPU; the GPU is not used: {}", one_line(why)));
+        remark(fmt::format("computing on the CPU; the GPU is not used: {}", one_line(why)));
     }
 }
 
@@ -80,13 +80,13 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
                                                   .ignore_keys = options.ignore_keys}));
     for (const std::string& said : model->notes) {
         line.remove();
-        err(fmt::format("note: {}\n", one_line(said)));
+        remark(one_line(said));
     }
     if (wanted && options.ctx > model->spec.context) {
         line.remove();
-        err(
-            fmt::format("note: --ctx {} is more than the {} positions that the model was trained "
-                        "for; what it writes beyond them may be worthless\n",
+        remark(
+            fmt::format("--ctx {} is more than the {} positions that the model was trained for; "
+                        "what it writes beyond them may be worthless",
                         options.ctx, model->spec.context));
     }
     if (cuda && wanted) {
@@ -152,8 +152,9 @@ model::EngineOptions options_for(const SharedOptions& options, const model::Mode
         out.context = std::min<std::int64_t>(model.spec.context,
                                              static_cast<std::int64_t>(prompt_tokens) + wanted + 1);
     }
+    // One more than fits, so that the stop reason tells which limit was reached.
     generate.max_tokens =
-        static_cast<int>(std::min(wanted, std::max<std::int64_t>(out.context, 1)));
+        static_cast<int>(std::min(wanted, std::max<std::int64_t>(out.context, 1) + 1));
     return out;
 }
 

@@ -36,7 +36,7 @@ std::unique_ptr<model::Engine> make_engine(const LoadedModel& loaded);  // as pl
 // Default engine options with --disable applied, for commands that set the rest themselves.
 model::EngineOptions engine_switches(const SharedOptions& options);
 // For one generation, whose length is known: its context may be smaller than the model's. Reduces
-// generate.max_tokens (< 0: without end) to what fits.
+// generate.max_tokens (< 0: without end) to one more than what fits.
 model::EngineOptions options_for(const SharedOptions& options, const model::Model& model,
                                  std::size_t prompt_tokens, decode::GenerateOptions& generate);
 observe::RunReport report_of(const model::ModelSpec& spec, const decode::Generated& made,

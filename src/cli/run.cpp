@@ -162,8 +162,8 @@ int most_open(const decode::GenerateOptions& generate) {
 
 // Says why a text is shorter than asked for.
 void note_full(const model::Engine& engine) {
-    err(fmt::format("note: the context of {} tokens is full{}\n", engine.most_positions(),
-                    engine.model().spec.diffusion ? "" : "; --context streaming goes on"));
+    remark(fmt::format("the context of {} tokens is full{}", engine.most_positions(),
+                       engine.model().spec.diffusion ? "" : "; --context streaming goes on"));
 }
 
 int run(const Command& command, RunOptions options) {
@@ -178,9 +178,6 @@ int run(const Command& command, RunOptions options) {
         ids = decode::encode_prompt(model, prompt);
         model::EngineOptions wanted =
             options_for(options.shared, model, ids.size(), options.generate);
-        // If the context is shorter than asked for: one token more than it has, so that the stop
-        // reason tells which limit was reached.
-        if (options.generate.max_tokens != asked) ++options.generate.max_tokens;
         require_streaming(command, options.context);
         make_stream(options.context, model.spec, asked, wanted, options.generate);
         use_diffusion(command, options.diffusion, model.spec, wanted, options.generate);

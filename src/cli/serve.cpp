@@ -71,7 +71,7 @@ int serve_model(const Command& command, ServeOptions options) {
     options.http.stall = time_of(options.stall);
     ModelServer server(command, options);
     if (const std::string& notice = server.api().chat().notice(); !notice.empty()) {
-        err(fmt::format("note: {}\n", one_line(notice)));
+        remark(one_line(notice));
     }
     const serve::HttpServer& http = server.http();
     out(fmt::format("millrace: {} at http://{}:{} ({} sequences, context {}, {})\n",

@@ -96,6 +96,8 @@ void note(std::string_view line) {
     if (stderr_is_terminal()) err(fmt::format("{}\n", line));
 }
 
+void remark(std::string_view line) { err(fmt::format("note: {}\n", line)); }
+
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
 bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
 

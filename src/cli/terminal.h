@@ -25,6 +25,8 @@ void out(std::string_view text);
 void err(std::string_view text) noexcept;
 // One line on standard error if it is a terminal; nothing in a pipe.
 void note(std::string_view line);
+// "note: LINE" on standard error: what a reader of a log wants to know, too.
+void remark(std::string_view line);
 bool stderr_is_terminal();
 bool stdin_is_terminal();
 // Call first: if standard input, output or error are closed (`2>&-`), occupies their numbers, so

@@ -1,4 +1,4 @@
-"""millrace bench on the CPU; device_test.py has it on a GPU."""
+"""millrace bench on the CPU; device_bench_test.py has it on a GPU."""
 import math
 import os
 

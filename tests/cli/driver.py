@@ -120,9 +120,12 @@ class CliTest(unittest.TestCase):
     def let_work(self, process, seconds):
         """Waits until it has had so many more seconds of processor time."""
         end = cpu_seconds(process.pid) + seconds
-        while cpu_seconds(process.pid) < end:
+
+        def worked():
             self.assertIsNone(process.poll(), "it ended by itself")
-            time.sleep(0.02)
+            return cpu_seconds(process.pid) >= end
+
+        self.assertTrue(eventually(worked), "it does not work")
 
     def ok(self, *arguments, **kwargs):
         result = millrace(*arguments, **kwargs)
@@ -150,6 +153,14 @@ class CliTest(unittest.TestCase):
         if not STORIES.exists():
             self.skipTest(f"no {STORIES}: set MILLRACE_DATA")
         return [str(STORIES), "--tokenizer", str(STORIES_TOKENIZER)]
+
+
+class GpuTest(CliTest):
+    """Skips without a GPU, or fails there (need_gpu)."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.gpu = need_gpu()
 
 
 def main():
