@@ -62,9 +62,9 @@ void print_answer(const decode::Generated& made, const decode::Conversation& cha
 
 // Says once per conversation that the model no longer sees everything.
 void tell_first_left(const model::Stream& stream) {
-    err(fmt::format(
-        "millrace: the first words have left the window: the model sees the first {} tokens and "
-        "the latest {} (--sinks, --window)\n",
+    remark(fmt::format(
+        "the first words have left the window: the model sees the first {} tokens and the latest "
+        "{} (--sinks, --window)",
         stream.sinks, stream.window));
 }
 
@@ -72,10 +72,9 @@ void tell_first_left(const model::Stream& stream) {
 void tell_dropped(const decode::Conversation& chat, std::int64_t context) {
     const std::vector<std::string>& dropped = chat.dropped();
     if (dropped.empty()) return;
-    err(fmt::format(
-        "millrace: {} tokens of context are full: \"{}\" was forgotten with its "
-        "answer{}\n",
-        context, printable(dropped.front(), 60),
+    remark(fmt::format(
+        "{} tokens of context are full: \"{}\" was forgotten with its answer{}", context,
+        printable(dropped.front(), 60),
         dropped.size() > 1 ? fmt::format(", and {} turns after it", dropped.size() - 1) : ""));
 }
 

@@ -188,8 +188,9 @@ int pack(const PackCommand& command, Caller* caller) {
     out(text);
     const bool wanted = command.pack.val_docs ? *command.pack.val_docs > 0 : command.pack.val > 0;
     if (result.val.tokens == 0 && wanted) {
-        err("millrace: only one document: nothing is held out for validation; --split says where "
-            "documents end, --val-data names others\n");
+        remark(
+            "only one document: nothing is held out for validation; --split says where documents "
+            "end, --val-data names others");
     }
     return 0;
 }

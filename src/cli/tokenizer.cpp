@@ -119,9 +119,8 @@ int train(const TokenizerOptions& options) {
                     one_line(path), vocab, trained.data.merges.size(), trained.bytes,
                     trained.distinct_words));
     if (fewer) {
-        err(fmt::format(
-            "millrace: fewer than the {} tokens asked for: no pair is left that occurs {} "
-            "times or more\n",
+        remark(fmt::format(
+            "fewer than the {} tokens asked for: no pair is left that occurs {} times or more",
             options.bpe.vocab, options.bpe.min_count));
     }
     return 0;

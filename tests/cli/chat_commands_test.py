@@ -129,7 +129,7 @@ class Commands(driver.CliTest):
         result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "-c", 256, stdin=lines)
         said = [line for line in result.err.splitlines() if "was forgotten" in line]
         self.assertGreater(len(said), 1)
-        self.assertRegex(said[0], r'^millrace: 256 tokens of context are full: "Question 0: tell me of '
+        self.assertRegex(said[0], r'^note: 256 tokens of context are full: "Question 0: tell me of '
                                   r'a cat and a dog, please\." was forgotten with its answer$')
         self.assertIn('"Question 1', "".join(said[1:]))
 

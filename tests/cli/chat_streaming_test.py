@@ -10,7 +10,7 @@ import driver
 
 MODEL = driver.SOURCE / "models" / "storyteller.gguf"  # the bundled one
 STREAM = ("chat", MODEL, "--context", "streaming", "--window", 40)
-LEFT = "millrace: the first words have left the window: the model sees the first 4 tokens and the " \
+LEFT = "note: the first words have left the window: the model sees the first 4 tokens and the " \
        "latest 40 (--sinks, --window)"
 
 
