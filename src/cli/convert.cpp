@@ -62,8 +62,10 @@ void add_convert(const Command& app, Action& action) {
     auto options = std::make_shared<ConvertOptions>();
     const Command command = app.add_subcommand("convert", "Write a model as GGUF or safetensors");
     command
-        .add_option("in", options->shared.model,
-                    "A GGUF file, a Hugging Face folder, a llama2.c .bin or a bundled model's name")
+        .add_option(
+            "in", options->shared.model,
+            "A GGUF file, a Hugging Face folder, the folder of a training run, a llama2.c .bin "
+            "or a bundled model's name")
         .required();
     command
         .add_option("out", options->output,

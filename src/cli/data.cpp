@@ -119,9 +119,10 @@ int storybook(const DataOptions& options, Caller* caller) {
     };
     if (told.takes(options.shared, json)) return 0;
     const std::string text = fmt::format(
-        "{} stories, {} bytes; entropy {:.3f} nats ({:.3f} bits) per story, exact; mean of those "
+        "{}, {}; entropy {:.3f} nats ({:.3f} bits) per story, exact; mean of those "
         "written: {:.3f} nats\n",
-        stats.stories, stats.bytes, stats.entropy_nats, bits, stats.mean_nats);
+        observe::counted(stats.stories, "story", "stories"), observe::counted(stats.bytes, "byte"),
+        stats.entropy_nats, bits, stats.mean_nats);
     if (to_file) {
         out(text);
     } else {

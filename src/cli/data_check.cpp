@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "observe/units.h"
 #include "story/story_check.h"
 
 namespace mr::cli {
@@ -70,11 +71,12 @@ int check(const DataCheckOptions& options) {
         out(json_text(census_json(options.file, census)));
         return 0;
     }
-    out(fmt::format(
-        "{} stories: {} well-formed ({:.2f}%), {} that the grammar could have written "
-        "({:.2f}%)",
-        census.stories, census.well_formed, 100 * share(census.well_formed, census.stories),
-        census.by_grammar, 100 * share(census.by_grammar, census.stories)));
+    out(
+        fmt::format("{}: {} well-formed ({:.2f}%), {} that the grammar could have written "
+                    "({:.2f}%)",
+                    observe::counted(census.stories, "story", "stories"), census.well_formed,
+                    100 * share(census.well_formed, census.stories), census.by_grammar,
+                    100 * share(census.by_grammar, census.stories)));
     if (census.by_grammar > 0) {
         out(fmt::format(", {:.3f} nats each in the mean", census.mean_nats));
     }

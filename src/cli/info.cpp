@@ -295,14 +295,15 @@ std::string peaks_text(const Json& m) {
 }
 
 std::string machine_text(const Json& m) {
-    return gpu_text(m).insert(0, fmt::format("machine     {}, {} cores, {} of memory\n"
-                                             "            kernels {}; reads {} with {} threads\n"
-                                             "            computes, GFLOP/s: {}\n",
-                                             m["cpu"].get<std::string>(), m["cores"].get<int>(),
-                                             format_bytes(m["memory_bytes"].get<std::uint64_t>()),
-                                             m["isa"].get<std::string>(),
-                                             speed_text(m["read_bandwidth_gb_s"].get<double>()),
-                                             m["threads"].get<int>(), peaks_text(m)));
+    return gpu_text(m).insert(
+        0,
+        fmt::format("machine     {}, {}, {} of memory\n"
+                    "            kernels {}; reads {} with {}\n"
+                    "            computes, GFLOP/s: {}\n",
+                    m["cpu"].get<std::string>(), observe::counted(m["cores"].get<int>(), "core"),
+                    format_bytes(m["memory_bytes"].get<std::uint64_t>()),
+                    m["isa"].get<std::string>(), speed_text(m["read_bandwidth_gb_s"].get<double>()),
+                    observe::counted(m["threads"].get<int>(), "thread"), peaks_text(m)));
 }
 
 // How a diffusion model fills in tokens; empty for an autoregressive one.

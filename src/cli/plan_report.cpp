@@ -208,9 +208,10 @@ std::string layout_text(const plan::Job& job, const Layout& layout) {
     std::string text = fmt::format("data {} x pipeline {}", layout.data, layout.pipeline);
     if (layout.tensor > 1) text += fmt::format(" x tensor {}", layout.tensor);
     if (layout.interleave > 1) text += fmt::format(", {} parts per stage", layout.interleave);
-    return text + fmt::format(", ZeRO {}, {} micro-batch{} of {}, recompute {}", layout.zero,
-                              layout.micro_batches, layout.micro_batches == 1 ? "" : "es",
-                              sequences_of(job, layout), model::recompute_name(layout.recompute));
+    return text +
+           fmt::format(", ZeRO {}, {} of {}, recompute {}", layout.zero,
+                       observe::counted(layout.micro_batches, "micro-batch", "micro-batches"),
+                       sequences_of(job, layout), model::recompute_name(layout.recompute));
 }
 
 Json plan_json(const PlanReport& report) {
@@ -248,11 +249,12 @@ std::string plan_text(const PlanReport& report) {
     std::string text = fmt::format(
         "model       {}: {} parameters, {} layers of {}\n"
         "cluster     {} x {}, {} in a node; each direction {} in a node, {} between nodes\n"
-        "step        {} sequences of {} tokens, {:.0f} tokens\n"
+        "step        {} of {}, {:.0f} tokens\n"
         "layout      {}\n",
         report.model, count_text(static_cast<double>(job.spec.parameters())), job.spec.layers,
         job.spec.dim, cluster.gpus, cluster.device.name, std::min(cluster.node, cluster.gpus),
-        rate_text(cluster.link_node), rate_text(cluster.link_net), job.batch, job.seq, job.tokens(),
+        rate_text(cluster.link_node), rate_text(cluster.link_net),
+        observe::counted(job.batch, "sequence"), observe::counted(job.seq, "token"), job.tokens(),
         layout_text(job, best.layout));
     text += memory_text(report, best.cost) + time_text(best.cost);
     text += fmt::format(

@@ -30,9 +30,9 @@ constexpr const char* kExamples =
     "  millrace run model.gguf -p \"Hello\" -n 100   text from a model of yours\n"
     "  millrace chat model.gguf                    talk with it\n"
     "  millrace info model.gguf                    what it is and what it needs\n"
-    "A MODEL is a GGUF file, a Hugging Face folder or a llama2.c .bin, or the name of a bundled "
-    "one:\n"
-    "storyteller (the default) or storyteller-diffusion.\n"
+    "A MODEL is a GGUF file, a Hugging Face folder, the folder of a training run or a llama2.c "
+    ".bin,\n"
+    "or the name of a bundled one: storyteller (the default) or storyteller-diffusion.\n"
     "'millrace COMMAND --help' says more.";
 
 int fail(int code, std::string_view message) {

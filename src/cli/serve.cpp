@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -74,10 +75,10 @@ int serve_model(const Command& command, ServeOptions options) {
         remark(one_line(notice));
     }
     const serve::HttpServer& http = server.http();
-    out(fmt::format("millrace: {} at http://{}:{} ({} sequences, context {}, {})\n",
+    out(fmt::format("millrace: {} at http://{}:{} ({}, context {}, {})\n",
                     one_line(server.options().api.model), http.address(), http.port(),
-                    server.options().sequences, server.desk().most_positions(),
-                    server.loaded().engine.cuda ? "GPU" : "CPU"));
+                    observe::counted(server.options().sequences, "sequence"),
+                    server.desk().most_positions(), server.loaded().engine.cuda ? "GPU" : "CPU"));
     wait_for_end();
     server.end(options.grace);
     return 0;

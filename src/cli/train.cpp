@@ -104,7 +104,7 @@ train::TrainResult train_as_asked(const TrainAsked& asked, const std::string& li
         }
         SharedOptions threads;
         threads.threads = o.threads;
-        events.device = fmt::format("CPU, {} threads", thread_count(threads));
+        events.device = "CPU, " + observe::counted(thread_count(threads), "thread");
         if (!o.cuda) return;
         events.device = observe::device_name(true);
         // Measured before the model fills the device, since it needs memory for a moment.

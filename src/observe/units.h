@@ -15,8 +15,9 @@ inline std::string figure(double value) {
     return fmt::format("{:.{}f}", value, value >= 100 ? 0 : value >= 10 ? 1 : 2);
 }
 
-// "1 token", "2 tokens".
-inline std::string counted(std::integral auto count, const char* one) {
+// "1 token", "2 tokens"; `many` where it is not `one` with an s, as in "2 batches".
+inline std::string counted(std::integral auto count, const char* one, const char* many = nullptr) {
+    if (many && count != 1) return fmt::format("{} {}", count, many);
     return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
 }
 

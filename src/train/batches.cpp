@@ -69,8 +69,8 @@ Batches::Batches(const Shards& shards, BatchOptions options)
         {.file = shards.shards().empty() ? "" : shards.shards().front().name(),
          .field = "tokens",
          .value = fmt::format("{}", shards.tokens()),
-         .problem = fmt::format("are too few for one window of {} tokens{}", options.seq,
-                                documents_ ? "" : " and the one after it"),
+         .problem = fmt::format("are too few for one window: {} tokens{}", options.seq,
+                                documents_ ? "" : " and the one after them"),
          .remedy = "give a shorter --seq, or more text"});
 }
 

@@ -223,7 +223,8 @@ void Run::report() {
     run.facts = {
         {"data", fmt::format("{}, {} tokens to train on, {} to validate", o_.data,
                              data_.train.tokens(), data_.val.tokens())},
-        {"step", fmt::format("{} sequences of {} tokens{}{}", o_.batch, o_.seq,
+        {"step", fmt::format("{} of {}{}{}", observe::counted(o_.batch, "sequence"),
+                             observe::counted(o_.seq, "token"),
                              o_.accumulate > 1 ? fmt::format(", {} times", o_.accumulate) : "",
                              o_.bos ? fmt::format("; each begins with {}",
                                                   tokenizer_->display(*tokenizer_->bos()))

@@ -8,6 +8,7 @@
 
 #include "core/comm/device_link.h"
 #include "core/error.h"
+#include "observe/units.h"
 #include "train/parallel/device_exchange.h"
 #include "train/plan/work.h"
 #include "train/run.h"
@@ -48,8 +49,8 @@ void Run::settle_ranks() {
         throw Error::usage(
             {.field = "--pipeline",
              .value = fmt::format("{}", o_.pipeline),
-             .problem = fmt::format("{} rank{} cannot be divided into that many stages", ranks,
-                                    ranks == 1 ? "" : "s"),
+             .problem = fmt::format("{} cannot be divided into that many stages",
+                                    observe::counted(ranks, "rank")),
              .remedy = fmt::format("launch a multiple of {} ranks (mpirun -n {}), or give another "
                                    "--pipeline",
                                    o_.pipeline, o_.pipeline)});
@@ -83,8 +84,8 @@ void Run::settle_grains() {
             throw Error::usage(
                 {.field = "--micro-batches",
                  .value = fmt::format("{}", o_.micro_batches),
-                 .problem = fmt::format("{} replica{} of the model make{} {} grains of it, and {}",
-                                        replicas, replicas == 1 ? "" : "s",
+                 .problem = fmt::format("{} of the model make{} {} grains of it, and {}",
+                                        observe::counted(replicas, "replica"),
                                         replicas == 1 ? "s" : "", asked,
                                         o_.grains != 0 ? fmt::format("there are {}", o_.grains)
                                                        : std::string("that is too many")),
@@ -144,8 +145,8 @@ void Run::make_links(const model::ModelSpec& spec) {
         throw Error::usage(
             {.field = "--pipeline",
              .value = fmt::format("{}", grid_.stages),
-             .problem = fmt::format("the model has {} layer{}, and every stage has at least one",
-                                    spec.layers, spec.layers == 1 ? "" : "s"),
+             .problem = fmt::format("the model has {}, and every stage has at least one",
+                                    observe::counted(spec.layers, "layer")),
              .remedy = "give at most that"});
     }
     if (o_.grains == 1) {

@@ -163,11 +163,11 @@ int bench(BenchBatchOptions options, const Command& command) {
                  {"pool", engine->options().pool},
                  {"rows", Json::array()}};
     std::string text = fmt::format(
-        "batch {}: {}, {} sequences at most\n{:>6}{:>12}{:>12}{:>24}{:>21}{:>11}\n"
+        "batch {}: {}, {} at most\n{:>6}{:>12}{:>12}{:>24}{:>21}{:>11}\n"
         "{:>6}{:>12}{:>12}{:>12}{:>11}{:>11}{:>11}{:>10}\n",
-        one_line(engine->model().source), observe::device_name(engine->options().cuda), most, "",
-        "output", "decode", "first token, ms", "ms per token", "of the", "seqs", "tok/s", "tok/s",
-        "p50", "p99", "p50", "p99", "roof");
+        one_line(engine->model().source), observe::device_name(engine->options().cuda),
+        observe::counted(most, "sequence"), "", "output", "decode", "first token, ms",
+        "ms per token", "of the", "seqs", "tok/s", "tok/s", "p50", "p99", "p50", "p99", "roof");
     // A warm-up run that is not counted, for one-time work.
     decode::BatchLoad warm = options.load;
     warm.requests = 2;

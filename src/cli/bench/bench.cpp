@@ -21,6 +21,7 @@
 #include "decode/measure.h"
 #include "observe/memory.h"
 #include "observe/run_report.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -50,10 +51,11 @@ void print(const BenchOptions& options, const Json& json, const std::string& tex
 }
 
 std::string title(const Json& json) {
-    const std::string on = json["device"] == "cpu"
-                               ? fmt::format("{} threads, {}", json["threads"].get<int>(),
-                                             json["isa"].get<std::string>())
-                               : json["device"].get<std::string>();
+    const std::string on =
+        json["device"] == "cpu"
+            ? fmt::format("{}, {}", observe::counted(json["threads"].get<int>(), "thread"),
+                          json["isa"].get<std::string>())
+            : json["device"].get<std::string>();
     return fmt::format("{} {}: {}\n", json["bench"].get<std::string>(),
                        one_line(json["model"].get<std::string>()), on);
 }

@@ -21,6 +21,7 @@
 #include "core/error.h"
 #include "decode/prompt.h"
 #include "model/io/random.h"
+#include "observe/units.h"
 #include "text/tokenizer.h"
 
 namespace mr::cli {
@@ -139,7 +140,7 @@ int context_bench(BenchContextOptions options) {
         "context {}: {}\n  {} tokens, {} sinks + a window of {}: {} keys; timed with a full cache, "
         "recompute for {} tokens\n",
         one_line(loaded.model->source),
-        cuda ? device : fmt::format("{} threads", thread_count(options.shared)), tokens,
+        cuda ? device : observe::counted(thread_count(options.shared), "thread"), tokens,
         options.sinks, wanted.stream.window, options.cap, samples);
     table += fmt::format("  {:<16}  {:>9}  {:>9}  {:>9}  {:>7}  {:>9}  {:>7}  {:>6}", "way",
                          "ms/token", "forward", "upkeep", "of it", "MB moved", "x ring", "timed");

@@ -18,6 +18,7 @@
 #include "core/cuda/device.h"
 #include "core/error.h"
 #include "decode/prompt.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -206,7 +207,7 @@ int diffusion_bench(BenchDiffusionOptions options) {
         engine->context(), engine->options().max_logits, spec.vocab, spec.diffusion->mask);
     const bool cuda = engine->options().cuda;
     const std::string device =
-        cuda ? cuda::device()->name : fmt::format("{} threads", thread_count(options.shared));
+        cuda ? cuda::device()->name : observe::counted(thread_count(options.shared), "thread");
     Json json = {{"bench", "diffusion"}, {"model", loaded.model->source},
                  {"device", device},     {"prompt_tokens", prompt.size()},
                  {"tokens", tokens},     {"rungs", Json::array()}};

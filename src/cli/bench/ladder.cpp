@@ -14,6 +14,7 @@
 #include "cli/terminal.h"
 #include "core/cpu.h"
 #include "core/cuda/device.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -115,11 +116,11 @@ int ladder_bench(const BenchLadderOptions& options) {
                  {"absent", Json::array()},
                  {"why_absent", why}};
     std::string text = fmt::format(
-        "ladder {}: {} and {} threads, {}\n"
+        "ladder {}: {} and {}, {}\n"
         "  {:>4}  {:<16}  {:>7}  {:>9}  {:>9}  {:>9}  {:>9}  {:>6}  {:>6}  {}\n",
-        one_line(source), wanted.cuda ? cuda::device()->name : "no GPU", wanted.threads,
-        isa_name(active_isa()), "rung", "", "weights", "tok/s", "us/token", "to GPU", "from GPU",
-        "copies", "gain", "check against the CPU");
+        one_line(source), wanted.cuda ? cuda::device()->name : "no GPU",
+        observe::counted(wanted.threads, "thread"), isa_name(active_isa()), "rung", "", "weights",
+        "tok/s", "us/token", "to GPU", "from GPU", "copies", "gain", "check against the CPU");
     for (const ladder::Rung& rung : ladder.rungs) {
         json["rungs"].push_back(rung_json(rung));
         text += rung_text(rung);

@@ -14,6 +14,7 @@
 #include "core/thread_pool.h"
 #include "model/model.h"
 #include "observe/memory.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -71,8 +72,8 @@ int device_load_bench(const SharedOptions& shared, const model::DeviceLoadOption
                  {"pinned_gb_s", pinned / 1e9},
                  {"percent_of_pinned", made ? Json() : Json(100 * rate / pinned)},
                  {"peak_rss_bytes", observe::peak_resident_bytes()}};
-    std::string text =
-        fmt::format("load {}: {}, {} threads\n", one_line(model.source), gpu.name, pool.size());
+    std::string text = fmt::format("load {}: {}, {}\n", one_line(model.source), gpu.name,
+                                   observe::counted(pool.size(), "thread"));
     text += fmt::format("  {:.3f} s: open {:.3f}, to the device {:.3f}, give back {:.3f}\n",
                         open + to_device + release, open, to_device, release);
     text += fmt::format("  {} on the device, {} sent\n", format_bytes(weights->bytes),
