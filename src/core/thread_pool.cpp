@@ -41,6 +41,7 @@ struct ThreadPool::Workers {
     void stop();  // ends and joins them
     void run(const Job& next_job);
     void work(int thread);
+    std::uint32_t wait_after(std::uint32_t seen) const;
     void take_pieces(int thread);
 
     std::vector<std::thread> threads;
@@ -119,21 +120,25 @@ void ThreadPool::Workers::run(const Job& next_job) {
     }
 }
 
-void ThreadPool::Workers::work(int thread) {
-    std::uint32_t seen = 0;
-    for (;;) {
-        std::uint32_t now = 0;
-        for (int spins = 0; (now = generation.load(std::memory_order_acquire)) == seen; ++spins) {
-            if (spins < kSpins) {
-                relax();
-            } else {
-                generation.wait(seen, std::memory_order_acquire);
-            }
+// The number of the first loop after `seen`, or a later one; a worker that takes part in loop after
+// loop rarely sleeps.
+std::uint32_t ThreadPool::Workers::wait_after(std::uint32_t seen) const {
+    for (int spins = 0;; ++spins) {
+        const std::uint32_t now = generation.load(std::memory_order_acquire);
+        if (now != seen) return now;
+        if (spins < kSpins) {
+            relax();
+        } else {
+            generation.wait(seen, std::memory_order_acquire);
         }
-        if (stopping.load(std::memory_order_relaxed)) return;
-        // Not a second load: stop() may have counted up since, and this worker would wait for a
-        // number after the last one.
-        seen = now;
+    }
+}
+
+void ThreadPool::Workers::work(int thread) {
+    // stop() may count up at any moment after this: the next wait then returns at once, because a
+    // worker has seen no number but the one that it was given.
+    for (std::uint32_t seen = wait_after(0); !stopping.load(std::memory_order_relaxed);
+         seen = wait_after(seen)) {
         // The loop may have ended before this worker came: then the gate is closed.
         if ((gate.fetch_add(1, std::memory_order_acquire) & kOpen) != 0) take_pieces(thread);
         gate.fetch_sub(1, std::memory_order_release);
