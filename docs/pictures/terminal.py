@@ -5,7 +5,8 @@
     terminal.py draw             writes terminal.svg from terminal.json
     terminal.py check            fails where terminal.svg is not what draw would write
 
-The picture plays the recording slowed down (SLOWED): the story comes in a tenth of a second.
+The picture plays the recording slowed down (SLOWED): the story comes in a tenth of a second. The table of the
+prompt (prefill) is left out.
 """
 import html
 import json
@@ -77,8 +78,8 @@ def draw(record):
            f'<rect width="{width}" height="{height}" rx="8" fill="#1b1f24"/>',
            '<circle cx="20" cy="18" r="5" fill="#e0665a"/><circle cx="38" cy="18" r="5" fill="#e0a458"/>'
            '<circle cx="56" cy="18" r="5" fill="#7fc8a9"/>',
-           f'<text x="{width - LEFT}" y="22" text-anchor="end" fill="#6b7682">real output, slowed '
-           f'{SLOWED} times</text>']
+           f'<text x="{width - LEFT}" y="22" text-anchor="end" fill="#6b7682">real output without the '
+           f'prompt\'s table, slowed {SLOWED} times</text>']
     for i, (row, colour) in enumerate(lines):
         spans = "".join(f'<tspan class="p" style="animation-delay:{when:.2f}s">{html.escape(text)}</tspan>'
                         for when, text in row)
