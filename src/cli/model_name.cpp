@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -57,10 +58,32 @@ std::set<std::string> bundled_names() {
     return out;
 }
 
+// A model's URL or its name on a hub is refused: no command downloads.
+void require_here(const std::string& given, const char* option) {
+    std::error_code ignored;
+    const bool url = given.find("://") != std::string::npos;
+    // OWNER/NAME, and not the path of a file that has gone.
+    const bool on_hub = given[0] != '.' && given[0] != '/' && given[0] != '~' &&
+                        std::ranges::count(given, '/') == 1 && !fs::path(given).has_extension() &&
+                        given.find(':') == std::string::npos &&
+                        !fs::exists(fs::path(given).parent_path(), ignored);
+    if (!url && (!on_hub || fs::exists(fs::symlink_status(given, ignored)))) return;
+    const bool tells = *option != '\0';
+    throw Error::input({.file = tells ? std::string() : given,
+                        .field = option,
+                        .value = tells ? given : std::string(),
+                        .problem = url ? "is a URL" : "no file or folder has this name",
+                        .remedy = "Millrace downloads nothing: download the model, and give its "
+                                  "file or folder"});
+}
+
 }  // namespace
 
 std::string named_model(const std::string& given, const char* option) {
-    if (given.find_first_of("/:") != std::string::npos) return given;
+    if (given.find_first_of("/:") != std::string::npos) {
+        require_here(given, option);
+        return given;
+    }
     const std::string found = bundled(given + std::string(kEnding));
     std::error_code ignored;
     if (fs::exists(fs::symlink_status(given, ignored))) {
@@ -73,7 +96,9 @@ std::string named_model(const std::string& given, const char* option) {
                         .field = option,
                         .value = tells ? given : std::string(),
                         .problem = "no file, folder or bundled model has this name",
-                        .remedy = names.empty()
+                        .remedy = given.find(' ') != std::string::npos
+                                      ? "check the path; a prompt is given with -p"
+                                  : names.empty()
                                       ? "check the path"
                                       : fmt::format("check the path, or name a bundled model: {}",
                                                     fmt::join(names, ", "))});

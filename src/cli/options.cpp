@@ -163,6 +163,13 @@ bool use_cuda(const SharedOptions& options) {
     return cuda::device().has_value();
 }
 
+void require_gpu(const char* command) {
+    if (cuda::device()) return;
+    throw Error::device({.field = command,
+                         .problem = "measures a GPU, and there is none that this build can use",
+                         .remedy = "'millrace info' says why"});
+}
+
 int thread_count(const SharedOptions& options) {
     return options.threads > 0 ? options.threads : cpu_info().cores;
 }

@@ -52,6 +52,8 @@ void add_json_option(const Command& command, SharedOptions& options);
 
 // Whether to compute on the GPU. Throws Error (device) if it was asked for and is not available.
 bool use_cuda(const SharedOptions& options);
+// For a command that measures the GPU alone. Throws Error (device) where there is none.
+void require_gpu(const char* command);
 int thread_count(const SharedOptions& options);
 // The switches in --disable or MILLRACE_DISABLE. Throws Error (usage) for an unknown word.
 Disabled disabled(const SharedOptions& options);

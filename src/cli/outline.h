@@ -38,9 +38,6 @@ struct CommandOutline {
 // The group of --help and --help-all, which comes last.
 inline constexpr const char* kHelp = "Help";
 
-// The nearest of `words` by edit distance; empty if none is near.
-std::string nearest(std::string_view word, const std::vector<std::string>& words);
-
 // The help. all: with rare options, further names of options, and environment variables.
 std::string help_text(const CommandOutline& command, bool all);
 // The man page of the program and all of its commands.

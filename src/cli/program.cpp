@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <new>
 #include <sstream>
 #include <string>
@@ -19,6 +20,7 @@
 #include "cli/version.h"
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "core/nearest.h"
 #include "core/out_of_memory.h"
 
 namespace mr::cli {
@@ -76,11 +78,14 @@ std::string describe_extras(const CommandOutline& command, const std::vector<std
     }
     std::string problem = "not expected:";
     for (const std::string& word : words) problem += " " + one_line(word);
-    return problem;
+    const bool prompts = std::ranges::any_of(command.options, [](const OptionOutline& option) {
+        return std::ranges::count(option.longs, "--prompt") > 0 && option.value == "WORDS";
+    });
+    return prompts ? problem + "; a prompt of several words needs quotes" : problem;
 }
 
 // CLI11 names an option by its first long name. Use the name that was typed, or MODEL if it was
-// given without a dash.
+// given without a dash, or the variable that stands for it.
 std::string as_typed(const CommandOutline& command, const std::vector<std::string>& words,
                      const std::string& name) {
     for (const OptionOutline& option : command.options) {
@@ -92,6 +97,9 @@ std::string as_typed(const CommandOutline& command, const std::vector<std::strin
                                                               : word.starts_with(other);  // -n5
                 if (word == other || attached) return other;
             }
+        }
+        if (!option.environment.empty() && std::getenv(option.environment.c_str())) {
+            return option.environment;
         }
         return option.positional.empty() ? name : option.positional;
     }
@@ -131,7 +139,7 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
         if (!words.empty() && !words[0].starts_with('-')) {
             check_command(outline_of(*command, path), words[0]);
         }
-        problem = "what to do is missing:";
+        problem = "a command is missing:";
         for (const CLI::App* kind : kinds) problem += " " + kind->get_name();
     } else if (const std::vector<std::string> words = app.remaining(true); !words.empty()) {
         // If an option is also missing, the misspelling is the cause.

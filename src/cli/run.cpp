@@ -133,6 +133,7 @@ class InOrder {
     }
     // `whole`: not cut off. A text that was cut off must not be taken for a whole one.
     void end(bool whole) {
+        if (whole && !prompt_.empty()) begin();  // an empty text, too, follows its prompt
         if (begun_) write_("\n");
         if (separate_ && whole) write_(fmt::format("{}\n", story::kStorySeparator));
         begun_ = false;

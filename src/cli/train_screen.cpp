@@ -16,9 +16,10 @@ void TrainScreen::begun(const train::TrainEvents::Begun& run) {
                     static_cast<double>(spec.parameters()) / 1e6, spec.vocab));
     std::string parts;
     for (const MemoryPlan::Item& item : run.plan.items()) {
-        parts += fmt::format(", {} {}", item.name, format_bytes(item.bytes));
+        parts += fmt::format("{} {} {}", parts.empty() ? ":" : ",", item.name,
+                             format_bytes(item.bytes));
     }
-    say(fmt::format("memory: {}{}{}", format_bytes(run.plan.total()),
+    say(fmt::format("memory {}{}{}", format_bytes(run.plan.total()),
                     !run.pipeline.empty() ? " per rank of the first stage"
                     : run.ranks > 1       ? " per rank"
                                           : "",

@@ -22,7 +22,7 @@ void MemoryPlan::require(std::uint64_t available, const std::string& remedy) con
     std::string parts;
     for (const Item& item : items_) {
         parts +=
-            fmt::format("{}{} {}", parts.empty() ? "" : ", ", item.name, format_bytes(item.bytes));
+            fmt::format("{}{} {}", parts.empty() ? "" : "; ", item.name, format_bytes(item.bytes));
     }
     throw Error::device({.field = "memory",
                          .value = format_bytes(total()),

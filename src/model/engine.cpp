@@ -149,7 +149,8 @@ void require_engine(const Model& model, const EngineOptions& wanted) {
     plan_engine(model, options)
         .require(cpu_info().memory_bytes,
                  std::string("use a smaller ") + (options.stream ? "--window" : "--ctx") +
-                     ", --pool or --batch, --kv-type f16, or a smaller weight type");
+                     (options.max_sequences > 1 ? ", --pool or --batch" : " or --pool") +
+                     ", --kv-type f16, or a smaller weight type");
 }
 
 std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const EngineOptions& wanted,

@@ -6,6 +6,7 @@
 #include <ctime>
 #include <random>
 
+#include "core/printable.h"
 #include "decode/prompt.h"
 
 namespace mr::serve {
@@ -113,7 +114,11 @@ void Api::handle(const ExchangePtr& exchange) {
     }
     if (methods.empty()) {
         return exchange->reply(
-            failure_reply(Failure::of(404, "invalid_request_error", "unknown route", "not_found"),
+            failure_reply(Failure::of(404, "invalid_request_error",
+                                      fmt::format("unknown route '{}'; the server's manual "
+                                                  "(docs/server.md) lists the routes",
+                                                  printable(request.path, 100)),
+                                      "not_found"),
                           anthropic(request)));
     }
     HttpReply reply = failure_reply(

@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 
+#include "core/nearest.h"
 #include "core/printable.h"
 #include "ops/sample/adjust.h"
 #include "serve/failure.h"
@@ -241,9 +242,25 @@ std::string taken_text(const Field& field) {
                        spelled, range.empty() ? "" : ", ", range);
 }
 
+// "; did you mean 'temperature'?", or nothing.
+std::string meant_instead(std::string_view key, std::span<const Field> table) {
+    constexpr std::size_t kLongest = 40;  // of a word that may be a misspelt name
+    if (key.size() > kLongest) return "";
+    std::vector<std::string> names;
+    for (const Field& field : table) {
+        if (field.kind != K::ignored) names.emplace_back(field.name);
+    }
+    const std::string near = nearest(key, names);
+    return near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
+}
+
 // `is`: the value that was sent.
 void require_range(const Field& field, bool inside, const std::string& is) {
-    if (!inside) wrong_field(field, fmt::format("{}, and must be {}", is, range_text(field)));
+    if (inside) return;
+    if (field.kind == K::text && field.most == 0) {
+        wrong_field(field, "is not supported; leave it out");
+    }
+    wrong_field(field, fmt::format("{}, and must be {}", is, range_text(field)));
 }
 void require_range(const Field& field, double value, const std::string& is) {
     require_range(field, value >= field.least && value <= field.most, is);
@@ -339,7 +356,8 @@ Fields::Fields(formats::JsonValue body, std::string_view route)
                                         [&](const Field& f) { return f.name == key; });
         if (field == table_.end()) {
             throw Failure::bad(std::string(key),
-                               fmt::format("unknown field '{}'", printable(key, 100)),
+                               fmt::format("unknown field '{}'{}", printable(key, 100),
+                                           meant_instead(key, table_)),
                                "unknown_field");
         }
         if (!value.is_null()) check(*field, value);

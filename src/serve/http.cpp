@@ -76,13 +76,17 @@ void HttpHost::listen() {
     };
     const std::string name = options.host == "localhost" ? "127.0.0.1" : options.host;
     const asio::ip::address at = asio::ip::make_address(name, problem);
-    require("give an address of this machine, such as 127.0.0.1, 0.0.0.0 or ::1");
+    constexpr const char* kGiveAddress =
+        "give an address of this machine, such as 127.0.0.1, 0.0.0.0 or ::1";
+    require(kGiveAddress);
     const tcp::endpoint endpoint(at, options.port);
     acceptor.open(endpoint.protocol(), problem);
     if (!problem) acceptor.set_option(tcp::acceptor::reuse_address(true), problem);
     if (!problem) acceptor.bind(endpoint, problem);
     if (!problem) acceptor.listen(1024, problem);
-    require("choose another --port, or 0 for one that is free");
+    require(problem == asio::error::address_in_use || problem == asio::error::access_denied
+                ? "choose another --port, or 0 for one that is free"
+                : kGiveAddress);
     address = at.is_v6() ? fmt::format("[{}]", at.to_string()) : at.to_string();
     port = acceptor.local_endpoint().port();
 }

@@ -130,7 +130,8 @@ void ChatWriter::load_template() {
     if (source.empty()) {
         if (format_ == ChatFormat::plain) {
             notice_ = data.name + ": has no chat template, and no format is recognised; " +
-                      "using " + name() + " (--chat-template FILE gives one)";
+                      "using " + name() + " (--chat-template FILE gives one). A model that was not " +
+                      "trained to converse continues the text instead of answering";
         }
         return;
     }

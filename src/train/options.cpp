@@ -84,7 +84,7 @@ void for_each_option(Options& o, Field&& field) {
 }
 
 template <typename T>
-void need(bool holds, const char* field, T value, const char* problem) {
+void need(bool holds, const char* field, T value, const std::string& problem) {
     if (!holds) refuse(field, fmt::format("{}", value), problem);
 }
 
@@ -184,7 +184,8 @@ void TrainOptions::validate() const {
     need(batch >= 1, "--batch", batch, "must be at least 1");
     need(seq >= 2, "--seq", seq, "must be at least 2");
     need(accumulate >= 1, "--accumulate", accumulate, "must be at least 1");
-    need(std::int64_t{batch} * seq <= (1 << 28), "--batch", batch, "times --seq is beyond 2^28");
+    need(std::int64_t{batch} * seq <= (1 << 28), "--batch x --seq",
+         fmt::format("{} x {}", batch, seq), "is beyond 2^28 tokens; use a smaller one");
     need(tokens_per_step() >= 16, "--batch", batch,
          "makes a step of fewer than 16 tokens with --seq and --accumulate: too few to learn from");
     need(std::isfinite(lr) && lr > 0, "--lr", lr, "must be above 0");
@@ -249,7 +250,8 @@ ModelSpec new_spec(const NewModel& wanted, int vocab, int seq) {
     spec.kv_heads = wanted.kv_heads > 0 ? wanted.kv_heads : wanted.heads;
     spec.context = wanted.context > 0 ? wanted.context : seq;
     need(wanted.head_dim > 0 || spec.dim % spec.heads == 0, "--heads", spec.heads,
-         "does not divide --dim; give --head-dim");
+         fmt::format("does not divide --dim {}; choose one that does, or give --head-dim",
+                     spec.dim));
     spec.head_dim = wanted.head_dim > 0 ? wanted.head_dim : spec.dim / spec.heads;
     if (gpt) {
         need(spec.kv_heads == spec.heads, "--kv-heads", spec.kv_heads,

@@ -49,8 +49,9 @@ RunFolder::RunFolder(const std::string& path, bool is_new) : path_(path) {
         }
         if (fd_ < 0) {
             throw Error::input({.file = path_,
-                                .problem = "other processes make and remove this folder",
-                                .remedy = "wait for them, or give another one"});
+                                .problem = "this folder does not stay: it was made, and was gone",
+                                .remedy = "give a folder on a disk that can be written, and let no "
+                                          "other process remove it"});
         }
         if (is_new) check_new();
     } catch (...) {

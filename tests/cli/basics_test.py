@@ -52,6 +52,31 @@ class Basics(driver.CliTest):
         self.fails(2, "info", "--threads", "many", says="--threads")
         self.fails(2, "info", "--device", "abacus", says="--device")
 
+    def test_an_error_names_the_variable_it_came_from(self):
+        self.fails(2, "info", says="MILLRACE_DEVICE: 'gpu' is not a choice", env={"MILLRACE_DEVICE": "gpu"})
+        self.fails(2, "info", "--device", "gpu", says="--device: 'gpu' is not a choice")
+
+    def test_a_prompt_in_the_wrong_place(self):
+        self.fails(2, "run", "-p", "Once", "upon", "a", "time", says="a prompt of several words needs quotes")
+        self.fails(1, "run", "Once upon a time", says="a prompt is given with -p")
+
+    def test_a_model_elsewhere(self):
+        for name in ("meta-llama/Llama-2-7b", "https://example.org/model.gguf"):
+            self.fails(1, "run", name, says=(name, "downloads nothing"))
+        # The path of a file that is missing is no name on a hub.
+        self.fails(1, "run", "models/missing.gguf", says="cannot be opened")
+
+    def test_an_empty_text_follows_its_prompt(self):
+        self.assertEqual(self.ok("run", "-p", "Once", "-n", 0, "-q").out, "Once\n")
+        self.assertEqual(self.ok("run", "-p", "Once", "-n", 0, "-q", "--no-echo").out, "")
+
+    def test_a_bench_of_the_gpu_says_that_there_is_none(self):
+        if self.ok_json("info")["machine"]["gpu"] is not None:
+            self.skipTest("there is one")
+        for bench in ("attention", "gemm", "streams"):
+            result = self.fails(3, "bench", bench, says=f"bench {bench}: measures a GPU")
+            self.assertNotIn("--device", result.err)
+
     def test_machine(self):
         machine = self.ok_json("info")["machine"]
         self.assertGreater(machine["cores"], 0)

@@ -10,6 +10,7 @@
 #include "cli/bench/flash.h"
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "observe/device_bandwidth.h"
@@ -100,7 +101,8 @@ int bench(BenchAttentionOptions options) {
     options.shape.dtype = *dtype_from_name(options.type);
     options.shape.resident = options.disable.empty();
     options.plain.torch = options.peer == "torch";
-    const std::string gpu = cuda::require_device().name;
+    require_gpu("bench attention");
+    const std::string gpu = observe::device_name(true);
     const observe::Ceilings& ceilings = observe::device_ceilings();
     Json json{{"bench", "attention"},
               {"gpu", gpu},

@@ -119,7 +119,7 @@ Json measured_json(int sequences, const decode::BatchMeasured& m, const observe:
 
 std::string row_text(const Json& row) {
     return fmt::format(
-        "{:>6}{:>12.1f}{:>12.1f}{:>12.1f}{:>11.2f}{:>11.2f}{:>11.2f}{:>9.1f}%\n",
+        "{:>6}{:>12.1f}{:>12.1f}{:>12.2f}{:>11.2f}{:>11.2f}{:>11.2f}{:>9.1f}%\n",
         row["sequences"].get<int>(), row["output_tok_s"].get<double>(),
         row["decode_tok_s"].get<double>(), row["first_token_ms"]["p50"].get<double>(),
         row["first_token_ms"]["p99"].get<double>(), row["per_token_ms"]["p50"].get<double>(),

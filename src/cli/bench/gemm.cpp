@@ -8,6 +8,7 @@
 #include "bench/ops/gemm_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
@@ -136,6 +137,7 @@ int gemm_bench(BenchGemmOptions options) {
     }
     if (options.n > 0) options.measure.cases = {{"product", options.n, options.k, false}};
     options.measure.own = !options.no_own;
+    require_gpu("bench gemm");
     const cuda::GemmReport report = cuda::measure_gemm(options.measure);
     out(options.json ? json_text(to_json(options, report)) : to_text(options, report));
     return 0;

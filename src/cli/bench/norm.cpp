@@ -160,7 +160,7 @@ void add_bench_norm(const Command& bench, Action& action) {
                      "Without the kernel for thousands of rows");
     command
         .add_option("--device", options->device,
-                    "cpu: the errors of the CPU's ops alone, which auto takes without a GPU")
+                    "cpu: only errors, no speed; auto: the GPU, or cpu without one")
         .one_of({"auto", "cpu", "cuda"})
         .shows_default();
     command.add_flag("--json", options->json, "Print JSON");

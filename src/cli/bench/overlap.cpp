@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
+#include "cli/options.h"
 #include "cli/peer.h"
 #include "cli/rate.h"
 #include "cli/terminal.h"
@@ -184,11 +185,7 @@ int overlap_bench(const BenchOverlapOptions& options) {
     const InterruptGuard guard;
     const overlap::Options measure = checked_measure(options);
     const model::ModelSpec spec = next_token_spec(options.model, options.measure.seq);
-    if (!cuda::device()) {
-        throw Error::device({.field = "bench overlap",
-                             .problem = "measures a GPU, and there is none that this build can use",
-                             .remedy = "'millrace info' says why"});
-    }
+    require_gpu("bench overlap");
     ProgressLine line;
     const overlap::Report report = overlap::measure(spec, measure, line.callback());
     line.remove();

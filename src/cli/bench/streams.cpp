@@ -10,6 +10,7 @@
 #include "bench/streams/page.h"
 #include "cli/commands.h"
 #include "cli/json.h"
+#include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cpu.h"
 #include "core/cuda/device.h"
@@ -135,11 +136,7 @@ std::string to_text(const BenchStreamsOptions& options, const streams::Report& r
 }
 
 int streams_bench(const BenchStreamsOptions& options) {
-    if (!cuda::device()) {
-        throw Error::device({.field = "bench streams",
-                             .problem = "measures a GPU, and there is none that this build can use",
-                             .remedy = "'millrace info' says why"});
-    }
+    require_gpu("bench streams");
     streams::Options measure = options.measure;
     measure.count = static_cast<std::size_t>(options.size);
     measure.timelines = !options.html.empty();

@@ -307,7 +307,7 @@ void add_bench_train(const Command& bench, Action& action) {
     command.add_option("--seq", options->seq, "Tokens per sequence")
         .range(2, 1 << 20)
         .shows_default();
-    command.add_option("--grains", options->grains, "Sums of passes that a step is a tree of")
+    command.add_option("--grains", options->grains, "Parts that a step is summed from, as in train")
         .range(1, 1 << 20)
         .shows_default();
     command.add_option("--accumulate", options->accumulate, "Passes per step")

@@ -7,9 +7,10 @@
 #include <vector>
 
 #include "cli/chat/saved_chat.h"
-#include "cli/outline.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "core/nearest.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -47,19 +48,22 @@ void stats(const ChatState& state) {
     const auto& messages = state.conversation.messages();
     const std::size_t system = !messages.empty() && messages[0].role == "system" ? 1 : 0;
     const int forgotten = state.conversation.forgotten();
+    const std::size_t count = (messages.size() - system) / 2;
+    const std::string turns = observe::counted(count, "turn");
+    const std::string began =
+        count == 0 ? "" : fmt::format("; the last answer began at token {}", state.last_prompt);
     if (state.stream) {
         say(fmt::format(
-            "{} turns in the history; the last answer began at token {}; in view are the first {} "
-            "tokens and the latest {}, {} left the window",
-            (messages.size() - system) / 2, state.last_prompt, state.stream.sinks,
-            state.stream.window, state.conversation.evicted()));
+            "{} in the history{}; in view are the first {} tokens and the latest {}, {} left the "
+            "window",
+            turns, began, state.stream.sinks, state.stream.window, state.conversation.evicted()));
     } else {
-        say(fmt::format("{} turns in the history{}; the last answer began at token {} of {}",
-                        (messages.size() - system) / 2,
-                        forgotten ? fmt::format(", {} forgotten", forgotten) : "",
-                        state.last_prompt, state.context));
+        say(fmt::format("{} in the history{}{}{}", turns,
+                        forgotten ? fmt::format(", {} forgotten", forgotten) : "", began,
+                        began.empty() ? "" : fmt::format(" of {}", state.context)));
     }
-    say(fmt::format("{} answers, {} tokens, {:.1f} tok/s; seed {}", state.answers, state.tokens,
+    say(fmt::format("{}, {}, {:.1f} tok/s; seed {}", observe::counted(state.answers, "answer"),
+                    observe::counted(state.tokens, "token"),
                     state.seconds > 0 ? static_cast<double>(state.decoded) / state.seconds : 0.0,
                     state.generate.sampling.seed));
 }
