@@ -88,6 +88,7 @@ void Desk::generate(const std::string& client, std::vector<Work> works,
 void Desk::embed(const std::string& client, std::vector<std::vector<std::int32_t>> texts, bool last,
                  std::shared_ptr<VectorSink> sink) {
     auto embedding = std::make_shared<Embedding>();
+    embedding->client = client;
     embedding->texts = std::move(texts);
     embedding->last = last;
     embedding->sink = std::move(sink);
@@ -95,33 +96,6 @@ void Desk::embed(const std::string& client, std::vector<std::vector<std::int32_t
     std::vector<Unit> units(1);
     units[0].embedding = std::move(embedding);
     put(client, std::move(units));
-}
-
-void Desk::put(const std::string& client, std::vector<Unit> units) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (draining_) throw Failure::draining();
-        if (queued_ + embedding_ + units.size() > options_.queue) {
-            ++metrics_.refused_full;
-            Failure full = Failure::of(429, "rate_limit_error",
-                                       "the queue is full; try again later", "queue_full");
-            full.retry_after_ms = retry_after_ms();
-            throw full;
-        }
-        queued_ += units.size();
-        std::deque<Unit>& queue = queues_[client];
-        for (Unit& unit : units) queue.push_back(std::move(unit));
-        metrics_.waiting = static_cast<std::int64_t>(queued_ + embedding_);
-        idle_ = false;
-    }
-    work_.notify_all();
-}
-
-// Time until the waiting texts have run, at the recent rate of finished texts.
-int Desk::retry_after_ms() const {
-    const double rounds =
-        static_cast<double>(queued_ + 1) / static_cast<double>(std::max(options_.sequences, 1));
-    return static_cast<int>(std::clamp(1000 * seconds_a_text_ * rounds, 100.0, 60000.0));
 }
 
 void Desk::drain() {
@@ -167,53 +141,6 @@ void Desk::drive() {
         show();
     }
     scheduler_.reset();
-}
-
-// The next client in the order of names. A text that waits in the scheduler for pages must not be
-// overtaken, so no more are taken until it runs.
-bool Desk::next_unit(Unit& out) {
-    const std::lock_guard lock(mutex_);
-    if (queues_.empty()) return false;
-    auto next = queues_.upper_bound(last_client_);
-    if (next == queues_.end()) next = queues_.begin();
-    last_client_ = next->first;
-    out = std::move(next->second.front());
-    next->second.pop_front();
-    if (next->second.empty()) queues_.erase(next);
-    --queued_;
-    if (out.embedding) ++embedding_;
-    return true;
-}
-
-void Desk::forget_left() {
-    std::vector<JobPtr> late;
-    std::vector<std::shared_ptr<Embedding>> late_embeddings;
-    {
-        const std::lock_guard lock(mutex_);
-        for (auto at = queues_.begin(); at != queues_.end();) {
-            queued_ -= std::erase_if(at->second, [&](const Unit& unit) {
-                if (unit.embedding) {
-                    if (Clock::now() > unit.embedding->deadline) {
-                        late_embeddings.push_back(unit.embedding);
-                        return true;
-                    }
-                    return unit.embedding->sink->gone();
-                }
-                if (!unit.job->wants_no_more()) return false;
-                const bool known = std::find(late.begin(), late.end(), unit.job) != late.end();
-                if (!unit.job->over && !known && unit.job->late()) late.push_back(unit.job);
-                ++metrics_.ended_abort;
-                return true;
-            });
-            at = at->second.empty() ? queues_.erase(at) : std::next(at);
-        }
-    }
-    for (const JobPtr& job : late) {
-        ++metrics_.timed_out;
-        fail(job, Failure::late());
-    }
-    metrics_.timed_out += late_embeddings.size();
-    for (const auto& embedding : late_embeddings) fail(*embedding, Failure::late());
 }
 
 void Desk::fill() {
@@ -368,16 +295,18 @@ void Desk::fail(Embedding& embedding, const Failure& failure) {
 
 void Desk::fail_all(const Failure& failure) {
     std::map<std::string, std::deque<Unit>> queues;
+    std::vector<Unit> dropped;
     {
         const std::lock_guard lock(mutex_);
         queues = std::exchange(queues_, {});
+        dropped = std::exchange(dropped_, {});
         queued_ = embedding_ = 0;
     }
-    for (auto& [client, queue] : queues) {
-        for (Unit& unit : queue) {
-            unit.embedding ? fail(*unit.embedding, failure) : fail(unit.job, failure);
-        }
-    }
+    const auto refuse = [&](const Unit& unit) {
+        unit.embedding ? fail(*unit.embedding, failure) : fail(unit.job, failure);
+    };
+    for (const auto& [client, queue] : queues) std::ranges::for_each(queue, refuse);
+    std::ranges::for_each(dropped, refuse);
     scheduler_.reset();
     for (auto& [id, open] : std::exchange(open_, {})) fail(open.job, failure);
     for (const auto& embedding : std::exchange(embeddings_, {})) fail(*embedding, failure);

@@ -84,7 +84,7 @@ class Desk {
 
     // All works share one sink, with choices numbered consecutively. `client`: whose queue they
     // wait in. Throws Failure: 429 if the queue has no room for them, 503 if the desk is
-    // closing.
+    // closing. A request that waits may fail with 429 later, to make room for another client.
     void generate(const std::string& client, std::vector<Work> works, std::shared_ptr<Sink> sink);
     void embed(const std::string& client, std::vector<std::vector<std::int32_t>> texts, bool last,
                std::shared_ptr<VectorSink> sink);
@@ -117,12 +117,14 @@ class Desk {
         int choice = 0;
     };
 
-    void put(const std::string& client, std::vector<Unit> units);
-    int retry_after_ms() const;  // needs the mutex
-    void drive();
-    void fill();
+    void put(const std::string& client, std::vector<Unit> units);  // desk_queue.cpp, to forget_left
+    bool make_room(const std::string& client, std::size_t count);  // needs the mutex
+    static std::size_t waiting_units(const std::deque<Unit>& queue, std::size_t end);
+    Failure queue_full() const;  // needs the mutex
     bool next_unit(Unit& out);
     void forget_left();
+    void drive();
+    void fill();
     void begin(Unit& unit);
     void step();
     void take_ended();
@@ -152,6 +154,7 @@ class Desk {
     std::condition_variable work_, drained_;
     std::map<std::string, std::deque<Unit>> queues_;  // by client; no queue is empty
     std::string last_client_;                         // the last client served
+    std::vector<Unit> dropped_;                       // made room for others: to be told
     std::size_t queued_ = 0;
     std::size_t embedding_ = 0;  // in embeddings_: counted as waiting
     double seconds_a_text_ = 1;  // recent run time of a text

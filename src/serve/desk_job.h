@@ -22,6 +22,7 @@ struct Desk::Job {
 
 // Texts to embed between the scheduler's passes, a piece at a time.
 struct Desk::Embedding {
+    std::string client;
     std::vector<std::vector<std::int32_t>> texts;
     bool last = false;  // use the last token instead of the mean
     std::shared_ptr<VectorSink> sink;

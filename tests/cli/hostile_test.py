@@ -170,7 +170,7 @@ class Probe(threading.Thread):
                 except (OSError, http.client.HTTPException) as problem:
                     self.faults.append(f"{path}: {problem!r} after {time.monotonic() - start:.1f} s")
                     return
-                if answer.status != 200 and not (body and answer.status == 429):  # the queue is full
+                if answer.status != 200:
                     self.faults.append(f"{path}: {answer.status}")
                 took = time.monotonic() - start
                 self.worst[path] = max(self.worst.get(path, 0), took)

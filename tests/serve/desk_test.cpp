@@ -236,7 +236,7 @@ TEST_F(DeskTest, TheQueueHasABound) {
     std::vector<KeptPtr> waiting;
     for (int i = 0; i < 3; ++i) waiting.push_back(ask("a", work("The cat", 2, 1)));
     try {
-        ask("b", work("The cat", 2, 1));
+        ask("a", work("The cat", 2, 1));
         FAIL() << "there was room";
     } catch (const Failure& failure) {
         EXPECT_EQ(failure.status, 429);
@@ -263,6 +263,52 @@ TEST_F(DeskTest, TheQueueHasABound) {
     for (const KeptPtr& kept : waiting) ASSERT_TRUE(kept->wait());
     EXPECT_EQ(metrics_.refused_full, 1U);
     ASSERT_TRUE(ask("b", work("The cat", 2, 1))->wait());
+}
+
+// A client that fills the queue does not keep another one out.
+TEST_F(DeskTest, AFullQueueMakesRoomForAnotherClient) {
+    open({.sequences = 1, .queue = 4});
+    const KeptPtr running = ask("a", work("The cat", kLong, 1));
+    ASSERT_TRUE(running->wait_for_text());
+    const KeptPtr first = ask("a", work("The cat", 2, 1)), second = ask("a", work("The cat", 2, 1)),
+                  pair = ask("a", work("The cat", 2, 1, 2));
+    // The latest request of the longest queue goes, whole.
+    const KeptPtr other = ask("b", work("The cat", 2, 1));
+    ASSERT_TRUE(pair->wait());
+    ASSERT_TRUE(pair->failure);
+    EXPECT_EQ(pair->failure->status, 429);
+    EXPECT_GE(pair->failure->retry_after_ms, 100);
+    const KeptPtr more = ask("b", work("The cat", 2, 1));
+    // Now both have two: neither takes from the other.
+    for (const char* client : {"a", "b"}) {
+        EXPECT_THROW(ask(client, work("The cat", 2, 1)), Failure) << client;
+    }
+    // A third takes one, and no request of more texts than it would leave.
+    EXPECT_THROW(ask("c", work("The cat", 2, 1, 2)), Failure);
+    const KeptPtr third = ask("c", work("The cat", 2, 1));
+    ASSERT_TRUE(second->wait());
+    ASSERT_TRUE(second->failure);
+    EXPECT_EQ(metrics_.refused_full, 5U);
+    running->left = true;
+    for (const KeptPtr& kept : {first, other, more, third}) {
+        ASSERT_TRUE(kept->wait());
+        EXPECT_FALSE(kept->failure);
+    }
+}
+
+// A request of which a text runs already keeps its place.
+TEST_F(DeskTest, ARequestThatHasBegunKeepsItsPlace) {
+    open({.sequences = 1, .queue = 3});
+    const KeptPtr begun = ask("a", work("The cat", kLong, 1, 3));
+    ASSERT_TRUE(begun->wait_for_text());
+    const KeptPtr later = ask("a", work("The cat", 2, 1)), other = ask("b", work("The cat", 2, 1));
+    ASSERT_TRUE(later->wait());
+    EXPECT_TRUE(later->failure);
+    EXPECT_THROW(ask("c", work("The cat", 2, 1)), Failure);
+    EXPECT_FALSE(begun->failure);
+    begun->left = true;
+    ASSERT_TRUE(other->wait());
+    EXPECT_FALSE(other->failure);
 }
 
 TEST_F(DeskTest, OneThatLeavesOrFailsEndsAlone) {
@@ -312,6 +358,31 @@ TEST_F(DeskTest, DeadlinesAndTheCut) {
     EXPECT_EQ(cut->failure->status, 503);
     EXPECT_EQ(queued->failure->status, 503);
     EXPECT_TRUE(desk_->wait_drained(test::kHang));
+}
+
+// Many embeddings of one client fill the queue, and leave room and turns to another.
+TEST_F(DeskTest, EmbeddingsLeaveRoom) {
+    open({.sequences = 1, .queue = 8});
+    const KeptPtr running = ask("a", work("The cat", kLong, 1));
+    ASSERT_TRUE(running->wait_for_text());
+    const std::vector<std::vector<std::int32_t>> texts(
+        200, decode::encode_prompt(*tiny(), "Once upon a time there was a small dog."));
+    std::vector<std::shared_ptr<KeptVectors>> many;
+    int refused = 0;
+    while (refused == 0) {
+        auto sink = std::make_shared<KeptVectors>();
+        try {
+            desk_->embed("a", texts, false, sink);
+            many.push_back(sink);
+        } catch (const Failure&) {
+            ++refused;
+        }
+    }
+    const KeptPtr other = ask("b", work("The cat", 2, 1));
+    running->left = true;
+    ASSERT_TRUE(other->wait());
+    EXPECT_FALSE(other->failure);
+    desk_->cut();
 }
 
 TEST_F(DeskTest, VectorsBesideTexts) {
