@@ -6,8 +6,8 @@
 //         return true;  // false stops
 //     });
 //
-// Every function throws millrace::Error and nothing else. A Model may be moved; it may be used by
-// one thread at a time (it has its own worker threads).
+// Every function throws millrace::Error and nothing else, except what a callback throws. A Model
+// may be moved; it may be used by one thread at a time (it has its own worker threads).
 #pragma once
 
 #include <cstdint>

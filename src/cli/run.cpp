@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
-#include <functional>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +16,7 @@
 #include "cli/denoising_view.h"
 #include "cli/diffusion.h"
 #include "cli/engine.h"
+#include "cli/in_order.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/prompt_input.h"
@@ -32,7 +31,6 @@
 #include "observe/roofline.h"
 #include "observe/run_report.h"
 #include "observe/units.h"
-#include "story/storybook.h"
 
 namespace mr::cli {
 namespace {
@@ -76,79 +74,6 @@ Json logprobs_json(const decode::Generated& made, const text::Tokenizer* tokeniz
     return list;
 }
 
-void print_json(const decode::Generated& made, const std::string& prompt,
-                std::span<const std::int32_t> prompt_ids, const observe::RunReport& report,
-                std::span<const observe::Roofline> rooflines, const model::Engine& engine,
-                const Ledger& loading, std::uint64_t seed, bool alone, bool logprobs) {
-    Json json = {{"model", engine.model().source},
-                 {"prompt", prompt},
-                 {"prompt_ids", prompt_ids},
-                 {"text", made.text},
-                 {"ids", made.ids},
-                 {"stop_reason", decode::stop_reason_name(made.reason)},
-                 {"evicted", made.evicted},
-                 {"seed", seed},
-                 {"threads", engine.options().threads}};
-    if (logprobs) json["logprobs"] = logprobs_json(made, engine.model().tokenizer.get());
-    if (alone) {
-        json.update(observe::report_json(report));
-        json["ledger"] = {{"load", observe::ledger_json(loading)},
-                          {"prefill", observe::ledger_json(report.prefill)},
-                          {"decode", observe::ledger_json(report.decode)}};
-    } else {  // the bytes of a pass are those of all texts in it
-        json.update(Json{{"load_s", report.load_seconds},
-                         {"prompt_tokens", made.prompt_tokens},
-                         {report.passes ? "prefill_s" : "first_token_s", made.prefill.seconds}});
-        json.update(observe::decoded_json(made.decode.tokens, report.passes));
-        json.update(
-            Json{{"decode_s", made.decode.seconds}, {"tok_s", made.decode.tokens_per_second()}});
-    }
-    for (const observe::Roofline& r : rooflines) {
-        json["roofline"][r.phase] = observe::roofline_json(r);
-    }
-    // A prompt may have any bytes; JSON needs UTF-8.
-    out(json_line(json));
-}
-
-// Prints texts in order: the first unfinished one streams, later ones wait.
-class InOrder {
-  public:
-    using Write = std::function<void(std::string_view)>;
-    InOrder(std::string prompt, bool separate, Write write)
-        : write_(std::move(write)), prompt_(std::move(prompt)), separate_(separate) {}
-
-    // Prints the prompt of the text that streams, if it is not printed yet.
-    void begin() {
-        if (!begun_) write_(prompt_);
-        begun_ = true;
-    }
-    void push(int text, std::string_view piece) {
-        if (text != current_) {
-            if (current_ >= 0) held_[text] += piece;
-            return;
-        }
-        if (piece.empty()) return;
-        begin();
-        write_(piece);
-    }
-    // `whole`: not cut off. A text that was cut off must not be taken for a whole one.
-    void end(bool whole) {
-        if (whole && !prompt_.empty()) begin();  // an empty text, too, follows its prompt
-        if (begun_) write_("\n");
-        if (separate_ && whole) write_(fmt::format("{}\n", story::kStorySeparator));
-        begun_ = false;
-        current_ = whole ? current_ + 1 : -1;  // after a text that was cut off, nothing is shown
-        if (const auto next = held_.extract(current_)) push(current_, next.mapped());
-    }
-
-  private:
-    Write write_;
-    std::map<int, std::string> held_;  // output of texts after the current one
-    std::string prompt_;
-    bool separate_, begun_ = false;
-    int current_ = 0;
-};
-
 // Texts made at a time, at most.
 constexpr int kMostTexts = 256;
 
@@ -161,154 +86,249 @@ int most_open(const decode::GenerateOptions& generate) {
     return std::clamp(kMostHeld / std::max(generate.max_tokens, 1), 1, kMost);
 }
 
-// Says why a text is shorter than asked for.
-void note_full(const model::Engine& engine) {
-    remark(fmt::format("the context of {} tokens is full{}", engine.most_positions(),
-                       engine.model().spec.diffusion ? "" : "; --context streaming goes on"));
+// One `millrace run`: the model, the texts that it makes, and what they took.
+class Run {
+  public:
+    Run(const Command& command, RunOptions options);
+    Run(const Run&) = delete;
+    Run& operator=(const Run&) = delete;
+
+    void make_texts();
+    void print_report();
+    int exit_code() const;
+
+  private:
+    LoadedModel load_model(const Command& command);
+    void observe_steps();
+    void add_requests();
+    void take_ended();
+    void end(const decode::Generated& made);
+    void print_json(const decode::Generated& made);
+    void print_summary(const observe::RunReport& report);
+    void measure_ceilings();
+    std::vector<observe::Roofline> rooflines() const;
+
+    RunOptions options_;
+    const std::string prompt_;
+    const int asked_;  // tokens; below 0: until the context is full
+    std::vector<std::int32_t> ids_;
+    const LoadedModel loaded_;
+    const std::unique_ptr<model::Engine> engine_;
+    const std::uint64_t first_seed_;  // text i has first_seed_ + i
+    std::vector<observe::RooflineSums> sums_;
+    std::optional<observe::Recorder> recorder_;
+    std::optional<DenoisingView> view_;
+    InOrder texts_;
+    std::optional<decode::Scheduler> scheduler_;
+    std::deque<decode::Scheduler::Id> open_;
+    observe::Ceilings ceilings_;
+    bool ceilings_stated_ = false;
+
+    int added_ = 0, ended_ = 0;  // texts
+    decode::StopReason reason_ = decode::StopReason::length;
+    bool full_ = false;  // the context ended a text before it had all the tokens asked for
+    std::int64_t evicted_ = 0, passes_ = 0;
+};
+
+Run::Run(const Command& command, RunOptions options)
+    : options_(std::move(options)),
+      prompt_(options_.prompt_file.empty() ? prompt_text(options_.prompt, options_.prompt_given)
+                                           : read_input(options_.prompt_file)),
+      asked_(options_.generate.max_tokens),
+      loaded_(load_model(command)),
+      engine_(make_engine(loaded_)),
+      first_seed_(options_.generate.sampling.seed),
+      texts_(options_.no_echo ? "" : prompt_, options_.count > 1,
+             [this](std::string_view text) { view_ ? view_->write(text) : out(text); }) {
+    if (!options_.quiet) note_block(options_.diffusion, engine_->model().spec);
+    if (options_.roofline) observe_steps();
+    // MILLRACE_READ_RATE states the memory's rate, so that a short run need not measure. A roofline
+    // is held against what was measured beside it.
+    const char* rate = std::getenv("MILLRACE_READ_RATE");
+    ceilings_stated_ = rate && *rate && !options_.roofline && !engine_->options().cuda;
+    if (ceilings_stated_) ceilings_.read = parse_rate(rate, "MILLRACE_READ_RATE");
+    options_.generate.cancelled = [] { return InterruptGuard::pending(); };
+    options_.generate.keep = options_.shared.json ? decode::Keep::words : decode::Keep::nothing;
+    if (options_.diffusion.show && !options_.shared.json) {
+        view_.emplace(*engine_->model().tokenizer);
+        options_.generate.on_pass = [this](auto block, auto known) {
+            texts_.begin();
+            view_->show(block, known);
+        };
+    }
+    scheduler_.emplace(*engine_, recorder_ ? &*recorder_ : nullptr);
 }
 
-int run(const Command& command, RunOptions options) {
-    const InterruptGuard guard;
-    const std::string prompt = options.prompt_file.empty()
-                                   ? prompt_text(options.prompt, options.prompt_given)
-                                   : read_input(options.prompt_file);
-    std::vector<std::int32_t> ids;
-    const int asked = options.generate.max_tokens;  // below 0: until the context is full
-    const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
-        use_advice(command, model.generation, options.generate);
-        ids = decode::encode_prompt(model, prompt);
-        model::EngineOptions wanted =
-            options_for(options.shared, model, ids.size(), options.generate);
-        require_streaming(command, options.context);
-        make_stream(options.context, model.spec, asked, wanted, options.generate);
-        use_diffusion(command, options.diffusion, model.spec, wanted, options.generate);
-        wanted.max_sequences = std::min({options.count, kMostTexts, most_open(options.generate)});
+LoadedModel Run::load_model(const Command& command) {
+    return load(options_.shared, [&](const model::Model& model) {
+        decode::GenerateOptions& generate = options_.generate;
+        use_advice(command, model.generation, generate);
+        ids_ = decode::encode_prompt(model, prompt_);
+        model::EngineOptions wanted = options_for(options_.shared, model, ids_.size(), generate);
+        require_streaming(command, options_.context);
+        make_stream(options_.context, model.spec, asked_, wanted, generate);
+        use_diffusion(command, options_.diffusion, model.spec, wanted, generate);
+        wanted.max_sequences = std::min({options_.count, kMostTexts, most_open(generate)});
         if (model.spec.diffusion && model.spec.diffusion->block == 0) wanted.max_sequences = 1;
         // The common prompt of all texts is kept once, up to the model's context.
         if (wanted.stream && wanted.max_sequences > 1) {
-            wanted.shared = std::min<std::int64_t>(std::ssize(ids), model.spec.context);
+            wanted.shared = std::min<std::int64_t>(std::ssize(ids_), model.spec.context);
         }
         return wanted;
     });
-    const std::unique_ptr<model::Engine> engine = make_engine(loaded);
-    if (!options.quiet) note_block(options.diffusion, engine->model().spec);
-    std::optional<observe::Recorder> recorder;
-    std::vector<observe::RooflineSums> sums;
-    if (options.roofline) {
-        for (const char* phase : {"prefill", "decode"}) sums.emplace_back(phase);
-        recorder.emplace([&](const observe::Step& step) {
-            for (observe::RooflineSums& phase : sums) phase.add(step);
-        });
-    }
-    decode::Scheduler scheduler(*engine, recorder ? &*recorder : nullptr);
+}
 
-    options.generate.cancelled = [] { return InterruptGuard::pending(); };
-    const std::uint64_t first_seed = options.generate.sampling.seed;
-    const bool stream = !options.shared.json;
-    options.generate.keep = stream ? decode::Keep::nothing : decode::Keep::words;
-    std::optional<DenoisingView> view;
-    if (options.diffusion.show && stream) view.emplace(*engine->model().tokenizer);
-    const auto most = static_cast<std::size_t>(most_open(options.generate));
-    InOrder texts(options.no_echo ? "" : prompt, options.count > 1,
-                  [&view](std::string_view text) { view ? view->write(text) : out(text); });
-    if (view) {
-        options.generate.on_pass = [&texts, &view](auto block, auto known) {
-            texts.begin();
-            view->show(block, known);
-        };
+void Run::observe_steps() {
+    for (const char* phase : {"prefill", "decode"}) sums_.emplace_back(phase);
+    recorder_.emplace([this](const observe::Step& step) {
+        for (observe::RooflineSums& phase : sums_) phase.add(step);
+    });
+}
+
+void Run::make_texts() {
+    const auto more = [&] { return added_ < options_.count && !InterruptGuard::pending(); };
+    for (bool busy = true; busy || !open_.empty() || more();) {
+        if (!InterruptGuard::pending()) add_requests();
+        busy = scheduler_->step();
+        take_ended();
     }
-    std::deque<decode::Scheduler::Id> open;
-    int added = 0;
-    observe::Ceilings ceilings;
-    // MILLRACE_READ_RATE states it, so that a short run need not measure. A roofline is held
-    // against what was measured beside it.
-    const char* rate = std::getenv("MILLRACE_READ_RATE");
-    const bool stated = rate && *rate && !options.roofline && !engine->options().cuda;
-    if (stated) ceilings.read = parse_rate(rate, "MILLRACE_READ_RATE");
-    const auto measure_ceilings = [&] {
-        if (stated) return;
-        ceilings = observe::ceilings_of(engine->options().cuda, *engine->context().pool, 0.1,
-                                        options.roofline);
-    };
-    const auto rooflines = [&] {
-        std::vector<observe::Roofline> made;
-        for (const observe::RooflineSums& phase : sums) made.push_back(phase.under(ceilings));
-        return made;
-    };
-    // Requests are added as others end, so that a million texts are not a million waiting requests.
-    const auto fill = [&] {
-        for (; added < options.count && open.size() < most; ++added) {
-            options.generate.sampling.seed = first_seed + static_cast<std::uint64_t>(added);
-            open.push_back(scheduler.add(ids, options.generate,
-                                         [&texts, stream, i = added](std::string_view text) {
-                                             if (stream) texts.push(i, text);
-                                             return true;
-                                         }));
-        }
-    };
-    decode::StopReason reason = decode::StopReason::length;
-    int ended = 0;
-    bool full = false;  // the context ended a text before it had all the tokens asked for
-    std::int64_t evicted = 0, passes = 0;
-    const auto more = [&] { return added < options.count && !InterruptGuard::pending(); };
-    for (bool busy = true; busy || !open.empty() || more();) {
-        if (!InterruptGuard::pending()) fill();
-        busy = scheduler.step();
-        while (!open.empty()) {  // in order
-            const std::optional<decode::Generated> made = scheduler.take(open.front());
-            if (!made) break;
-            open.pop_front();
-            // After the first text that was cut off nothing is shown.
-            const bool show = reason != decode::StopReason::cancelled;
-            if (show) reason = made->reason;
-            full |= asked >= 0 && made->reason == decode::StopReason::context_full;
-            if (stream && show) texts.end(reason != decode::StopReason::cancelled);
-            if (options.shared.json && show) {
-                if (ended == 0) measure_ceilings();
-                print_json(*made, prompt, ids,
-                           report_of(engine->model().spec, *made, loaded.seconds, ceilings.read),
-                           rooflines(), *engine, loaded.ledger,
-                           first_seed + static_cast<std::uint64_t>(ended), options.count == 1,
-                           options.generate.logprobs >= 0);
-            }
-            evicted += made->evicted;
-            passes += made->passes;
-            ++ended;
+}
+
+// Requests are added as others end, so that a million texts are not a million waiting requests.
+void Run::add_requests() {
+    const auto most = static_cast<std::size_t>(most_open(options_.generate));
+    for (; added_ < options_.count && open_.size() < most; ++added_) {
+        options_.generate.sampling.seed = first_seed_ + static_cast<std::uint64_t>(added_);
+        open_.push_back(
+            scheduler_->add(ids_, options_.generate, [this, i = added_](std::string_view text) {
+                if (!options_.shared.json) texts_.push(i, text);
+                return true;
+            }));
+    }
+}
+
+void Run::take_ended() {
+    while (!open_.empty()) {  // in order
+        const std::optional<decode::Generated> made = scheduler_->take(open_.front());
+        if (!made) return;
+        open_.pop_front();
+        end(*made);
+    }
+}
+
+void Run::end(const decode::Generated& made) {
+    // After the first text that was cut off nothing is shown.
+    if (reason_ != decode::StopReason::cancelled) {
+        reason_ = made.reason;
+        if (options_.shared.json) {
+            if (ended_ == 0) measure_ceilings();
+            print_json(made);
+        } else {
+            texts_.end(reason_ != decode::StopReason::cancelled);
         }
     }
+    full_ |= asked_ >= 0 && made.reason == decode::StopReason::context_full;
+    evicted_ += made.evicted;
+    passes_ += made.passes;
+    ++ended_;
+}
 
-    if (!options.shared.json && (!options.quiet || options.roofline)) measure_ceilings();
-    decode::Generated all;  // phases over all texts
-    all.prefill = scheduler.totals().prefill;
-    all.decode = scheduler.totals().decode;
-    all.passes = passes;
+void Run::print_json(const decode::Generated& made) {
     const observe::RunReport report =
-        report_of(engine->model().spec, all, loaded.seconds, ceilings.read);
-    if (!options.shared.json) {
+        report_of(engine_->model().spec, made, loaded_.seconds, ceilings_.read);
+    Json json = {{"model", engine_->model().source},
+                 {"prompt", prompt_},
+                 {"prompt_ids", ids_},
+                 {"text", made.text},
+                 {"ids", made.ids},
+                 {"stop_reason", decode::stop_reason_name(made.reason)},
+                 {"evicted", made.evicted},
+                 {"seed", first_seed_ + static_cast<std::uint64_t>(ended_)},
+                 {"threads", engine_->options().threads}};
+    if (options_.generate.logprobs >= 0) {
+        json["logprobs"] = logprobs_json(made, engine_->model().tokenizer.get());
+    }
+    if (options_.count == 1) {
+        json.update(observe::report_json(report));
+        json["ledger"] = {{"load", observe::ledger_json(loaded_.ledger)},
+                          {"prefill", observe::ledger_json(report.prefill)},
+                          {"decode", observe::ledger_json(report.decode)}};
+    } else {  // the bytes of a pass are those of all texts in it
+        json.update(Json{{"load_s", report.load_seconds},
+                         {"prompt_tokens", made.prompt_tokens},
+                         {report.passes ? "prefill_s" : "first_token_s", made.prefill.seconds}});
+        json.update(observe::decoded_json(made.decode.tokens, report.passes));
+        json.update(
+            Json{{"decode_s", made.decode.seconds}, {"tok_s", made.decode.tokens_per_second()}});
+    }
+    for (const observe::Roofline& r : rooflines()) {
+        json["roofline"][r.phase] = observe::roofline_json(r);
+    }
+    // A prompt may have any bytes; JSON needs UTF-8.
+    out(json_line(json));
+}
+
+void Run::measure_ceilings() {
+    if (ceilings_stated_) return;
+    ceilings_ = observe::ceilings_of(engine_->options().cuda, *engine_->context().pool, 0.1,
+                                     options_.roofline);
+}
+
+std::vector<observe::Roofline> Run::rooflines() const {
+    std::vector<observe::Roofline> made;
+    for (const observe::RooflineSums& phase : sums_) made.push_back(phase.under(ceilings_));
+    return made;
+}
+
+void Run::print_report() {
+    const bool json = options_.shared.json;
+    if (!json && (!options_.quiet || options_.roofline)) measure_ceilings();
+    decode::Generated all;  // phases over all texts
+    all.prefill = scheduler_->totals().prefill;
+    all.decode = scheduler_->totals().decode;
+    all.passes = passes_;
+    const observe::RunReport report =
+        report_of(engine_->model().spec, all, loaded_.seconds, ceilings_.read);
+    if (!json) {
         for (const observe::Roofline& r : rooflines()) {
             err(fmt::format("\n{}", observe::roofline_table(r)));
         }
     }
-    if (options.shared.json ? options.verbose : !options.quiet) {
-        if (full) note_full(*engine);
-        const std::int64_t filled = scheduler.totals().decode.tokens;
-        err(fmt::format(
-            "{}{}{}; seed {}\n",
-            observe::summary_line(report, observe::place_of(engine->options().cuda)),
-            passes > 0 ? fmt::format("; {:.2f} tokens per pass",
-                                     static_cast<double>(filled) / static_cast<double>(passes))
-                       : "",
-            evicted > 0 ? fmt::format("; {} left the window", observe::counted(evicted, "token"))
-                        : "",
-            options.count == 1 ? fmt::format("{}", first_seed)
-                               : fmt::format("{} and on, {} texts", first_seed, options.count)));
-    }
-    if (options.verbose) {
+    if (json ? options_.verbose : !options_.quiet) print_summary(report);
+    if (options_.verbose) {
         err(fmt::format("\nprompt:\n{}\nanswer:\n{}", observe::op_table(report.prefill),
                         observe::op_table(report.decode)));
     }
-    const bool cut = reason == decode::StopReason::cancelled || ended < options.count;
+}
+
+void Run::print_summary(const observe::RunReport& report) {
+    if (full_) {
+        remark(fmt::format("the context of {} tokens is full{}", engine_->most_positions(),
+                           engine_->model().spec.diffusion ? "" : "; --context streaming goes on"));
+    }
+    std::string line = observe::summary_line(report, observe::place_of(engine_->options().cuda));
+    if (passes_ > 0) {
+        const auto filled = static_cast<double>(scheduler_->totals().decode.tokens);
+        line += fmt::format("; {:.2f} tokens per pass", filled / static_cast<double>(passes_));
+    }
+    if (evicted_ > 0)
+        line += fmt::format("; {} left the window", observe::counted(evicted_, "token"));
+    line += fmt::format("; seed {}", first_seed_);
+    if (options_.count > 1) line += fmt::format(" and on, {} texts", options_.count);
+    err(line + "\n");
+}
+
+int Run::exit_code() const {
+    const bool cut = reason_ == decode::StopReason::cancelled || ended_ < options_.count;
     return cut ? InterruptGuard::exit_code() : 0;
+}
+
+int run(const Command& command, RunOptions options) {
+    const InterruptGuard guard;
+    Run texts(command, std::move(options));
+    texts.make_texts();
+    texts.print_report();
+    return texts.exit_code();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -19,12 +20,16 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-volatile std::sig_atomic_t interrupted = 0;  // number of the signal
-volatile std::sig_atomic_t patient = 0;
-volatile std::sig_atomic_t unbroken = 0;
-const char* volatile answer = nullptr;
-
-volatile double interrupted_at = 0;
+// Shared by a signal's handler, on any thread, and the threads that ask. Without locks, which a
+// handler must not take.
+std::atomic<int> interrupted = 0;  // number of the signal
+std::atomic<bool> patient = false;
+std::atomic<bool> unbroken = false;
+std::atomic<const char*> answer = nullptr;
+std::atomic<double> interrupted_at = 0;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<const char*>::is_always_lock_free &&
+              std::atomic<double>::is_always_lock_free);
 
 // Seconds. Safe in a signal handler.
 double now() {
@@ -147,7 +152,10 @@ void InterruptGuard::clear() {
     if (!must_leave()) interrupted = 0;
 }
 bool InterruptGuard::must_leave() { return interrupted == SIGTERM || interrupted == SIGHUP; }
-int InterruptGuard::exit_code() { return 128 + (interrupted ? interrupted : SIGINT); }
+int InterruptGuard::exit_code() {
+    const int signal = interrupted;
+    return 128 + (signal ? signal : SIGINT);
+}
 void InterruptGuard::set_patient(bool on) { patient = on; }
 void InterruptGuard::set_unbroken(bool on) { unbroken = on; }
 void InterruptGuard::set_answer(const char* line) { answer = line; }

@@ -67,9 +67,10 @@ class KvCache {
 
     std::int64_t length(SeqId id) const;  // committed positions
     void advance(SeqId id, std::int64_t count);
-    std::int64_t base(SeqId id) const;                    // a multiple of kPageTokens
-    std::int64_t held(SeqId id) const;                    // a multiple of kPageTokens
-    std::span<const std::int32_t> table(SeqId id) const;  // pages it holds, shared ones included
+    std::int64_t base(SeqId id) const;  // a multiple of kPageTokens
+    std::int64_t held(SeqId id) const;  // pages that it holds, shared ones included
+    // Circular, and a power of two of entries: some of them may be unused.
+    std::span<const std::int32_t> table(SeqId id) const;
     std::int32_t page_at(SeqId id, std::int64_t position) const;
     // The part of the table for the pages of positions [base, end), to copy it elsewhere: entries
     // [first, first + pages.size()). `end` -1: all reserved pages, and those that a ring will write
