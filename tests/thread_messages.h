@@ -67,6 +67,7 @@ class ThreadMessages : public Messages {
         asked_.erase(asked);
         return true;
     }
+    void forget(Transfer transfer) override { asked_.erase(transfer); }
     std::unique_ptr<Messages> channel(std::span<const int> ranks, int number) override {
         std::vector<int> of;
         int me = 0;

@@ -58,7 +58,7 @@ class Zero(driver.CliTest):
                           "--out", run)
             self.assertEqual(done.returncode, 0, done.stderr)
             said[zero] = done.stderr
-            self.assertRegex(done.stderr, r"memory: \S+ \S+ per rank, parameters ")
+            self.assertRegex(done.stderr, r"memory \S+ \S+ per rank: parameters ")
             self.assertEqual("no samples: with --zero 3 no rank has all parameters" in done.stderr, zero == 3)
         self.assertNotIn("unit buffers", said[0])
         self.assertIn("unit buffers", said[2])

@@ -218,6 +218,21 @@ TEST(Comm, ASilentRankOfAGroupIsNamed) {
         0.1);
 }
 
+// A message that comes after its receiver has given up is not written: the memory may have another
+// use by then.
+TEST(Comm, ALateMessageIsNotWritten) {
+    auto messages = thread_messages(2);
+    Comm patient(std::move(messages[0]), Comm::Seconds(0.05));
+    std::byte in{7};
+    EXPECT_THROW(patient.receive(1, {&in, 1}), LostRank);
+    const std::byte late{1}, next{2};
+    messages[1]->send(0, {&late, 1});
+    messages[1]->send(0, {&next, 1});
+    std::byte other{};
+    patient.receive(1, {&other, 1});
+    EXPECT_EQ(in, std::byte{7});
+}
+
 // Pending transfers do not keep a rank from other work.
 TEST(Comm, TransfersAreLookedAfterNowAndThen) {
     on_ranks(2, [&](Comm& comm) {

@@ -66,6 +66,10 @@ void in_pieces(std::size_t bytes, Begin&& begin) {
 
 }  // namespace
 
+Transfers::~Transfers() {
+    for (const Pending& t : pending_) comm_->messages_->forget(t.transfer);
+}
+
 void Transfers::send(int to, std::span<const std::byte> data) {
     comm_->sent_ += data.size();
     in_pieces(data.size(), [&](std::size_t at, std::size_t bytes) {

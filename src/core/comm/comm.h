@@ -145,6 +145,13 @@ class Comm {
 class Transfers {
   public:
     explicit Transfers(Comm& comm) : comm_(&comm) {}
+    ~Transfers();                                     // gives up what has not completed
+    Transfers(Transfers&& other) noexcept = default;  // leaves the other without any
+    Transfers& operator=(Transfers&& other) noexcept {
+        std::swap(comm_, other.comm_);
+        std::swap(pending_, other.pending_);
+        return *this;
+    }
 
     void send(int to, std::span<const std::byte> data);
     void receive(int from, std::span<std::byte> data);

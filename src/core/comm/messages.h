@@ -11,7 +11,8 @@ namespace mr::comm {
 
 class Messages {
   public:
-    // A message in flight. Its memory must stay untouched until done() has returned true.
+    // A message in flight. Its memory must stay untouched until done() has returned true, or
+    // forget() has returned.
     using Transfer = std::int64_t;
 
     virtual ~Messages() = default;
@@ -23,6 +24,9 @@ class Messages {
     virtual Transfer receive(int from, std::span<std::byte> data) = 0;
     // True exactly once; then the transfer is forgotten.
     virtual bool done(Transfer transfer) = 0;
+    // Gives up a transfer after a failure: a message that arrives late must not be written into
+    // memory that has another use by then. Does not wait for the other rank.
+    virtual void forget(Transfer transfer) = 0;
     // The same interface among `ranks`, this one included, numbered by their place there: a
     // separate channel that shares no messages with others. All of them pass the same unused number
     // (1 or more). Different channels may be used by different threads at the same time.

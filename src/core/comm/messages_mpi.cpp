@@ -62,6 +62,22 @@ class MpiMessages : public Messages {
         out_of_step_ = out_of_step_ || bytes != wanted;
         return true;
     }
+    void forget(Transfer transfer) override {
+        const std::lock_guard lock(world_->mutex);
+        const auto at = pending_.find(transfer);
+        MPI_Request& request = at->second.request;
+        // A send only reads, and MPI cannot always take one back.
+        const bool receives = at->second.bytes >= 0;
+        if (receives) MPI_Cancel(&request);
+        // A receive that nothing has matched ends at once. One in the middle of a message may not,
+        // if its sender is lost, and is not waited for.
+        int flag = 0;
+        for (int tries = 0; receives && !flag && tries < kForgetTries; ++tries) {
+            MPI_Test(&request, &flag, MPI_STATUS_IGNORE);
+        }
+        if (!flag) MPI_Request_free(&request);
+        pending_.erase(at);
+    }
     bool out_of_step() const override { return out_of_step_; }
     std::unique_ptr<Messages> channel(std::span<const int> ranks, int number) override {
         return std::unique_ptr<Messages>(new MpiMessages(*this, ranks, number));
@@ -73,6 +89,7 @@ class MpiMessages : public Messages {
     }
 
   private:
+    static constexpr int kForgetTries = 1000;  // below a millisecond
     static constexpr int kTag = 1;  // of the channel of all ranks; channel n has kTag + n
 
     MpiMessages(const MpiMessages& all, std::span<const int> ranks, int number)

@@ -63,6 +63,14 @@ std::vector<int> RollCall::silent() {
     return out;
 }
 
+void RollCall::forget_pending() {
+    for (const Peer& peer : peers_) {
+        if (!peer.ended) channel_->forget(peer.receiving);
+    }
+    for (const Sent& sent : sent_) channel_->forget(sent.transfer);
+    sent_.clear();
+}
+
 // Runs until all ranks have said that they end: a posted receive must be matched.
 void RollCall::work() {
     using Clock = std::chrono::steady_clock;
@@ -90,7 +98,8 @@ void RollCall::work() {
         }
         std::erase_if(sent_, [&](const Sent& sent) { return channel_->done(sent.transfer); });
         const bool over = said_end && sent_.empty() && all_of(&Peer::ended);
-        if (over || (said_end && Clock::now() > end)) return;
+        if (over) return;
+        if (said_end && Clock::now() > end) return forget_pending();
         changed_.wait_for(lock, kLook, [&] { return asked_ || (ending_ && !said_end); });
     }
 }

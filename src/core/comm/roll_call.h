@@ -41,6 +41,7 @@ class RollCall {
         Messages::Transfer transfer;
     };
     void work();
+    void forget_pending();
     void say(int rank, Word word);
     void listen(int rank);
     bool all_of(bool Peer::*what) const;
