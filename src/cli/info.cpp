@@ -21,8 +21,10 @@
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "millrace/millrace.h"
+#include "model/cpu/repack.h"
 #include "model/cuda/device_layout.h"
 #include "model/fits.h"
+#include "model/io/source.h"
 #include "observe/bandwidth.h"
 #include "observe/compute_peak.h"
 #include "observe/device_bandwidth.h"
@@ -215,17 +217,30 @@ bool has_model(const SharedOptions& options) {
     }
 }
 
+// The model with the types and bytes of its weights in a run, but without the weights: it may be
+// larger than the memory.
+model::Model describe(const SharedOptions& options) {
+    const Disabled off = disabled(options);
+    model::Model model = model::planned_model(
+        model_source(options),
+        {.tokenizer = tokenizer_source(options.tokenizer), .ignore_keys = options.ignore_keys});
+    for (const std::string& said : model.notes) remark(one_line(said));
+    // The GPU's plan uses the weights as they are.
+    if (!use_cuda(options) && !off.repack) model::plan_repack(model);
+    return model;
+}
+
 int info(const Command& command, const InfoOptions& options) {
     const InterruptGuard guard;
     require_streaming(command, options.context);
     use_cuda(options.shared);
-    std::optional<LoadedModel> loaded;
-    if (has_model(options.shared)) loaded = look(options.shared);
+    std::optional<model::Model> described;
+    if (has_model(options.shared)) described = describe(options.shared);
     const std::optional<cuda::DeviceInfo> gpu = find_gpu(options.shared);
     Json json = {{"machine", machine_json(options.shared, gpu)}};
     std::string text = machine_text(json["machine"]);
-    if (loaded) {
-        const model::Model& model = *loaded->model;
+    if (described) {
+        const model::Model& model = *described;
         model::EngineOptions wanted = engine_options(options.shared);
         wanted.max_sequences = options.batch;
         make_stream(options.context, model.spec, wanted);

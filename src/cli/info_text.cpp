@@ -114,9 +114,12 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
     for (const auto& [name, bytes] : bytes_by_type(model)) {
         types += fmt::format("{}{} {}", types.empty() ? "" : ", ", name, format_bytes(bytes));
     }
-    text += fmt::format("weights     {}; {} mapped, {} copied\n", types,
-                        format_bytes(model.weights.mapped_bytes),
-                        format_bytes(model.weights.owned_bytes));
+    text += fmt::format(
+        "weights     {}; {}\n", types,
+        model.format == "random"
+            ? fmt::format("{} in memory", format_bytes(model.weights.owned_bytes))
+            : fmt::format("{} mapped, {} copied", format_bytes(model.weights.mapped_bytes),
+                          format_bytes(model.weights.owned_bytes)));
     if (model.tokenizer) {
         text += fmt::format("tokenizer   {}, {} tokens\n", model.tokenizer->kind(),
                             model.tokenizer->vocab_size());

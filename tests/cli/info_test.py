@@ -1,0 +1,80 @@
+"""`info` of models of every size: it describes them, and plans for them, without their weights."""
+import json
+import math
+import os
+import subprocess
+
+import driver
+
+GIB = 1 << 30
+
+
+def write_sparse(folder, gib, odd):
+    """A Hugging Face folder of a Llama of `gib` GiB or more, of which the disk holds only the header.
+    `odd`: the tensors begin at an odd address, so that they cannot be used in place."""
+    dim, hidden, vocab = 8192, 16384, 4096
+    matrices = {"self_attn.q_proj": (dim, dim), "self_attn.k_proj": (dim, dim),
+                "self_attn.v_proj": (dim, dim), "self_attn.o_proj": (dim, dim),
+                "mlp.gate_proj": (hidden, dim), "mlp.up_proj": (hidden, dim),
+                "mlp.down_proj": (dim, hidden), "input_layernorm": (dim,),
+                "post_attention_layernorm": (dim,)}
+    layers = math.ceil(gib * GIB / sum(2 * math.prod(shape) for shape in matrices.values()))
+    shapes = {"model.embed_tokens": (vocab, dim), "model.norm": (dim,)}
+    for layer in range(layers):
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in matrices.items()}
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        end = at + 2 * math.prod(shape)
+        header[name + ".weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (64 - (8 + len(text)) % 64 + odd)
+    folder.mkdir()
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + at)
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": dim,
+        "intermediate_size": hidden, "num_hidden_layers": layers, "num_attention_heads": 64,
+        "num_key_value_heads": 64, "vocab_size": vocab, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5, "tie_word_embeddings": True}))
+    return at
+
+
+class Info(driver.CliTest):
+    def measured(self, *arguments):
+        """The output, and the program's peak memory in bytes."""
+        process = subprocess.Popen([driver.BIN, "info", *map(str, arguments)],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, err = process.stdout.read(), process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        process.stdout.close()
+        process.stderr.close()
+        self.assertEqual(process.returncode, 0, err)
+        return out.decode(), usage.ru_maxrss * 1024
+
+    def test_a_shape_needs_no_memory_for_its_weights(self):
+        for shape, weights in (("llama-3-8b", 8_030_261_248 * 2), ("llama-3-70b:q8_0", 74.9e9),
+                               ("gpt3-175b:f32", 701e9)):
+            out, peak = self.measured(f"random:{shape}", "--json")
+            got = json.loads(out)
+            self.assertLess(peak, GIB, shape)
+            self.assertAlmostEqual(got["model"]["weights_copied_bytes"] / weights, 1, 2, shape)
+            self.assertEqual(len(got["what_fits"]["rows"]), 10)
+
+    def test_a_file_that_is_larger_than_the_memory_is_described(self):
+        memory = self.ok_json("info")["machine"]["memory_bytes"]
+        for odd in (0, 1):
+            folder = self.folder / f"large-{odd}"
+            size = write_sparse(folder, memory // GIB + 1, odd)
+            out, peak = self.measured(folder, "--json")
+            got = json.loads(out)["model"]
+            self.assertLess(peak, GIB)
+            self.assertGreater(got["weights_copied_bytes" if odd else "weights_mapped_bytes"],
+                               0.99 * size)
+            self.fails(3, "run", folder, "--tokenizer", "storyteller", "-p", "x", says="memory")
+
+
+if __name__ == "__main__":
+    driver.main()
