@@ -165,17 +165,35 @@ Json model_json(const model::Model& model) {
     return json;
 }
 
-Json plan_json(const MemoryPlan& plan, const model::EngineOptions& engine) {
+InfoPlan make_plan(const model::Model& model, const InfoOptions& options,
+                   const std::optional<cuda::DeviceInfo>& gpu) {
+    model::EngineOptions wanted = engine_options(options.shared);
+    wanted.max_sequences = options.batch;
+    make_stream(options.context, model.spec, wanted);
+    model::require_stream(model.spec, wanted);
+    InfoPlan plan;
+    plan.available = gpu ? gpu->free_bytes : cpu_info().memory_bytes;
+    plan.whole_pool = model::with_defaults(model, wanted, 0).pool;
+    plan.engine = model::with_defaults(model, wanted, plan.available);
+    plan.memory = model::plan_engine(model, plan.engine);
+    return plan;
+}
+
+Json plan_json(const InfoPlan& plan) {
     Json items = Json::array();
-    for (const MemoryPlan::Item& item : plan.items()) {
+    for (const MemoryPlan::Item& item : plan.memory.items()) {
         items.push_back({{"name", item.name}, {"bytes", item.bytes}, {"mapped", item.mapped}});
     }
+    const model::EngineOptions& engine = plan.engine;
     // For a streaming sequence, the positions that its ring of pages holds.
     Json json = {{engine.stream ? "ring" : "ctx", engine.context},
                  {"batch", engine.max_sequences},
                  {"pool", engine.pool},
+                 {"whole_pool", plan.whole_pool},
                  {"items", items},
-                 {"total_bytes", plan.total()}};
+                 {"total_bytes", plan.memory.total()},
+                 {"available_bytes", plan.available},
+                 {"fits", plan.fits()}};
     if (engine.stream) {
         json["sinks"] = engine.stream.sinks;
         json["window"] = engine.stream.window;
@@ -185,25 +203,25 @@ Json plan_json(const MemoryPlan& plan, const model::EngineOptions& engine) {
 
 // Context that fits for every weight type and KV type, into the free memory of the GPU, or into the
 // machine's memory.
-Json fits_json(const model::Model& model, const MemoryPlan& plan,
-               const std::optional<cuda::DeviceInfo>& gpu) {
+Json fits_json(const model::Model& model, const InfoPlan& plan) {
+    const bool cuda = plan.engine.cuda;
     std::uint64_t other = 0;  // activations, scratch
-    for (const MemoryPlan::Item& item : plan.items()) {
+    for (const MemoryPlan::Item& item : plan.memory.items()) {
         if (!item.name.starts_with("weights") && item.name != "KV cache") other += item.bytes;
     }
-    const std::uint64_t memory = gpu ? gpu->free_bytes : cpu_info().memory_bytes;
     std::vector<DType> kv_types = {DType::f32, DType::f16};
-    if (gpu) kv_types.push_back(DType::bf16);
+    if (cuda) kv_types.push_back(DType::bf16);
     Json rows = Json::array();
     const model::WeightBytes bytes =
-        gpu ? static_cast<model::WeightBytes>(model::device_weight_bytes) : model::weight_bytes;
-    for (const model::Fit& fit : model::what_fits(model.spec, memory, other, kv_types, bytes)) {
+        cuda ? static_cast<model::WeightBytes>(model::device_weight_bytes) : model::weight_bytes;
+    for (const model::Fit& fit :
+         model::what_fits(model.spec, plan.available, other, kv_types, bytes)) {
         rows.push_back({{"weights", dtype_name(fit.weights)},
                         {"weight_bytes", fit.weight_bytes},
                         {"kv", dtype_name(fit.kv)},
                         {"ctx", fit.context}});
     }
-    return {{"device", gpu ? "cuda" : "cpu"}, {"memory_bytes", memory}, {"rows", rows}};
+    return {{"device", cuda ? "cuda" : "cpu"}, {"memory_bytes", plan.available}, {"rows", rows}};
 }
 
 // Without MODEL and without a bundled one there is still a machine to describe.
@@ -241,22 +259,16 @@ int info(const Command& command, const InfoOptions& options) {
     std::string text = machine_text(json["machine"]);
     if (described) {
         const model::Model& model = *described;
-        model::EngineOptions wanted = engine_options(options.shared);
-        wanted.max_sequences = options.batch;
-        make_stream(options.context, model.spec, wanted);
-        model::require_stream(model.spec, wanted);
-        wanted =
-            model::with_defaults(model, wanted, gpu ? gpu->free_bytes : cpu_info().memory_bytes);
-        const MemoryPlan plan = model::plan_engine(model, wanted);
+        const InfoPlan plan = make_plan(model, options, gpu);
         json["model"] = model_json(model);
-        json["memory_plan"] = plan_json(plan, wanted);
-        json["what_fits"] = fits_json(model, plan, gpu);
+        json["memory_plan"] = plan_json(plan);
+        json["what_fits"] = fits_json(model, plan);
         const Json& machine = json["machine"];
         const Json& reads = gpu && machine["gpu"].contains("read_gb_s")
                                 ? machine["gpu"]["read_gb_s"]
                                 : machine["read_bandwidth_gb_s"];
         text += model_text(model, reads.get<double>() * 1e9);
-        text += plan_text(plan, wanted);
+        text += plan_text(plan);
         text += fits_text(json["what_fits"], model.spec.context);
     }
     out(options.shared.json ? json_text(json) : text);

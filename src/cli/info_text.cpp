@@ -64,6 +64,10 @@ std::string peaks_text(const Json& m) {
     return text;
 }
 
+std::string memory_text(std::uint64_t bytes, bool cuda) {
+    return fmt::format("{} {}", format_bytes(bytes), cuda ? "that the GPU has free" : "of memory");
+}
+
 // How a diffusion model fills in tokens; empty for an autoregressive one.
 std::string diffusion_text(const model::ModelSpec& spec) {
     if (!spec.diffusion) return "";
@@ -136,24 +140,31 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
     return text;
 }
 
-std::string plan_text(const MemoryPlan& plan, const model::EngineOptions& engine) {
+std::string plan_text(const InfoPlan& plan) {
+    const model::EngineOptions& engine = plan.engine;
     const std::string context = engine.stream
                                     ? fmt::format("--context streaming --sinks {} --window {}",
                                                   engine.stream.sinks, engine.stream.window)
                                     : fmt::format("--ctx {}", engine.context);
-    std::string text = fmt::format("memory      for {} --batch {} --pool {}\n", context,
+    std::string text = fmt::format("memory      for {} --batch {} --pool {}", context,
                                    engine.max_sequences, engine.pool);
-    for (const MemoryPlan::Item& item : plan.items()) {
+    if (plan.cut()) {
+        text += fmt::format(" (cut to what fits; {} x {} tokens need {})", engine.max_sequences,
+                            plan.whole_pool / engine.max_sequences, plan.whole_pool);
+    }
+    text += "\n";
+    for (const MemoryPlan::Item& item : plan.memory.items()) {
         text += fmt::format("            {:>11}  {}\n", format_bytes(item.bytes), item.name);
     }
-    return text + fmt::format("            {:>11}  in all\n", format_bytes(plan.total()));
+    text += fmt::format("            {:>11}  in all", format_bytes(plan.memory.total()));
+    if (!plan.fits()) text += "; does not fit into " + memory_text(plan.available, engine.cuda);
+    return text + "\n";
 }
 
 std::string fits_text(const Json& fits, int context) {
-    std::string text =
-        fmt::format("what fits   into {} {}: the largest --ctx; the model was trained for {}\n",
-                    format_bytes(fits["memory_bytes"].get<std::uint64_t>()),
-                    fits["device"] == "cuda" ? "that the GPU has free" : "of memory", context);
+    std::string text = fmt::format(
+        "what fits   into {}: the largest --ctx; the model was trained for {}\n",
+        memory_text(fits["memory_bytes"].get<std::uint64_t>(), fits["device"] == "cuda"), context);
     std::string header = fmt::format("            {:<8}{:>12}", "weights", "");
     std::string lines, last;
     for (const Json& row : fits["rows"]) {

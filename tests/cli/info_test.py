@@ -69,11 +69,38 @@ class Info(driver.CliTest):
             folder = self.folder / f"large-{odd}"
             size = write_sparse(folder, memory // GIB + 1, odd)
             out, peak = self.measured(folder, "--json")
+            self.assertFalse(json.loads(out)["memory_plan"]["fits"])
             got = json.loads(out)["model"]
             self.assertLess(peak, GIB)
             self.assertGreater(got["weights_copied_bytes" if odd else "weights_mapped_bytes"],
                                0.99 * size)
             self.fails(3, "run", folder, "--tokenizer", "storyteller", "-p", "x", says="memory")
+
+    def test_a_pool_that_is_cut_says_so(self):
+        ask = ["info", "--ctx", 1 << 20, "--batch", 4096]  # 32 TiB of keys and values
+        plan = self.ok_json(*ask)["memory_plan"]
+        self.assertTrue(plan["fits"])
+        self.assertLessEqual(plan["total_bytes"], plan["available_bytes"])
+        self.assertEqual(plan["whole_pool"], 4096 << 20)
+        self.assertLess(plan["pool"], plan["whole_pool"])
+        text = self.ok(*ask).out
+        self.assertRegex(text, r"--pool \d+ \(cut to what fits; 4096 x 1048576 tokens need "
+                               r"4294967296\)\n")
+        self.assertNotIn("does not fit", text)
+        small = self.ok_json("info", "--ctx", 64, "--batch", 3)["memory_plan"]
+        self.assertEqual((small["pool"], small["whole_pool"]), (192, 192))
+        self.assertNotIn("cut to", self.ok("info", "--ctx", 64, "--batch", 3).out)
+
+    def test_a_plan_that_does_not_fit_says_so(self):
+        memory = self.ok("info").out.split(" of memory")[0].rsplit(", ", 1)[1]  # "23.50 GiB"
+        for given in (["--pool", 1 << 29], ["--ctx", 1 << 29], ["--ctx", 1 << 29, "--batch", 4]):
+            plan = self.ok_json("info", *given)["memory_plan"]
+            self.assertFalse(plan["fits"], given)
+            self.assertGreater(plan["total_bytes"], plan["available_bytes"])
+            text = self.ok("info", *given).out
+            self.assertIn(f" in all; does not fit into {memory} of memory\n", text)
+            self.assertNotIn("cut to", text)
+        self.assertNotIn("does not fit", self.ok("info").out)
 
 
 if __name__ == "__main__":
