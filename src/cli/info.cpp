@@ -202,8 +202,8 @@ Json plan_json(const InfoPlan& plan) {
 }
 
 // Context that fits for every weight type and KV type, into the free memory of the GPU, or into the
-// machine's memory.
-Json fits_json(const model::Model& model, const InfoPlan& plan) {
+// machine's memory. `repack`: the CPU's weights are repacked.
+Json fits_json(const model::Model& model, const InfoPlan& plan, bool repack) {
     const bool cuda = plan.engine.cuda;
     std::uint64_t other = 0;  // activations, scratch
     for (const MemoryPlan::Item& item : plan.memory.items()) {
@@ -213,7 +213,9 @@ Json fits_json(const model::Model& model, const InfoPlan& plan) {
     if (cuda) kv_types.push_back(DType::bf16);
     Json rows = Json::array();
     const model::WeightBytes bytes =
-        cuda ? static_cast<model::WeightBytes>(model::device_weight_bytes) : model::weight_bytes;
+        cuda     ? static_cast<model::WeightBytes>(model::device_weight_bytes)
+        : repack ? model::repacked_weight_bytes
+                 : model::weight_bytes;
     for (const model::Fit& fit :
          model::what_fits(model.spec, plan.available, other, kv_types, bytes)) {
         rows.push_back({{"weights", dtype_name(fit.weights)},
@@ -262,7 +264,7 @@ int info(const Command& command, const InfoOptions& options) {
         const InfoPlan plan = make_plan(model, options, gpu);
         json["model"] = model_json(model);
         json["memory_plan"] = plan_json(plan);
-        json["what_fits"] = fits_json(model, plan);
+        json["what_fits"] = fits_json(model, plan, !disabled(options.shared).repack);
         const Json& machine = json["machine"];
         const Json& reads = gpu && machine["gpu"].contains("read_gb_s")
                                 ? machine["gpu"]["read_gb_s"]

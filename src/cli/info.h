@@ -22,7 +22,7 @@ struct InfoPlan {
     bool cut() const { return fits() && engine.pool < whole_pool; }
 };
 
-// Bytes of the matrices by type, as the engine holds them.
+// Bytes of the weights by type, as the engine holds them.
 std::map<std::string, std::uint64_t> bytes_by_type(const model::Model& model);
 
 // Lines of text. `machine` and `fits`: the parts of the JSON.

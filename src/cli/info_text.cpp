@@ -1,5 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "cli/generation.h"
 #include "cli/info.h"
 #include "cli/terminal.h"
@@ -68,6 +72,19 @@ std::string memory_text(std::uint64_t bytes, bool cuda) {
     return fmt::format("{} {}", format_bytes(bytes), cuda ? "that the GPU has free" : "of memory");
 }
 
+// The largest first.
+std::string types_text(const std::map<std::string, std::uint64_t>& bytes_by_type) {
+    std::vector<std::pair<std::uint64_t, std::string>> sorted;
+    sorted.reserve(bytes_by_type.size());
+    for (const auto& [name, bytes] : bytes_by_type) sorted.emplace_back(bytes, name);
+    std::sort(sorted.rbegin(), sorted.rend());
+    std::string text;
+    for (const auto& [bytes, name] : sorted) {
+        text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, format_bytes(bytes));
+    }
+    return text;
+}
+
 // How a diffusion model fills in tokens; empty for an autoregressive one.
 std::string diffusion_text(const model::ModelSpec& spec) {
     if (!spec.diffusion) return "";
@@ -82,11 +99,15 @@ std::string diffusion_text(const model::ModelSpec& spec) {
 
 std::map<std::string, std::uint64_t> bytes_by_type(const model::Model& model) {
     std::map<std::string, std::uint64_t> bytes;
-    for (const model::RoleAt at : model::roles_of(model.spec)) {
-        if (!model::is_matrix(at.role)) continue;
-        const Tensor& tensor = model::role_slot(model.weights, at);
+    const auto count = [&](const Tensor& tensor) {
         bytes[dtype_name(tensor.dtype)] += tensor.bytes();
+    };
+    for (const model::RoleAt at : model::roles_of(model.spec)) {
+        count(model::role_slot(model.weights, at));
     }
+    const Tensor& head = model.weights.head;
+    // Repacking makes a second copy of a tied table.
+    if (model.spec.tied_embeddings && head.dtype != model.weights.embedding.dtype) count(head);
     return bytes;
 }
 
@@ -114,12 +135,8 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
     text += fmt::format("            vocab {}{}, context {}\n", s.vocab,
                         s.tied_embeddings ? " (tied)" : "", s.context);
     text += diffusion_text(s);
-    std::string types;
-    for (const auto& [name, bytes] : bytes_by_type(model)) {
-        types += fmt::format("{}{} {}", types.empty() ? "" : ", ", name, format_bytes(bytes));
-    }
     text += fmt::format(
-        "weights     {}; {}\n", types,
+        "weights     {}; {}\n", types_text(bytes_by_type(model)),
         model.format == "random"
             ? fmt::format("{} in memory", format_bytes(model.weights.owned_bytes))
             : fmt::format("{} mapped, {} copied", format_bytes(model.weights.mapped_bytes),

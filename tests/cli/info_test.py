@@ -102,6 +102,23 @@ class Info(driver.CliTest):
             self.assertNotIn("cut to", text)
         self.assertNotIn("does not fit", self.ok("info").out)
 
+    def test_the_bytes_of_the_weights_add_up(self):
+        # qwen2.5's and the storyteller's tables are tied: some CPUs keep a second copy for the head.
+        for model, type_ in (("random:qwen2.5-0.5b:q8_0", "q8_0"), ("storyteller", "q8_0"),
+                             ("random:stories-42m:q4_0", "q4_0"), ("random:gpt2", "bf16")):
+            for off in ("", "repack"):
+                got = self.ok_json("info", model, env={"MILLRACE_DISABLE": off})
+                held = (got["model"]["weights_mapped_bytes"] +
+                        got["model"]["weights_copied_bytes"])
+                plan = sum(item["bytes"] for item in got["memory_plan"]["items"]
+                           if item["name"].startswith("weights"))
+                [fit] = {row["weight_bytes"] for row in got["what_fits"]["rows"]
+                         if row["weights"] == type_}
+                self.assertEqual(plan, held)
+                # Except for padding: 64 bytes per tensor.
+                for total in (sum(got["model"]["weight_bytes_by_type"].values()), fit):
+                    self.assertAlmostEqual(total / held, 1, 4, (model, off))
+
 
 if __name__ == "__main__":
     driver.main()
