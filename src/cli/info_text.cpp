@@ -127,8 +127,8 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
     const model::ModelSpec& s = model.spec;
     std::string text = fmt::format("model       {}{}\n", one_line(model.source),
                                    s.name.empty() ? "" : fmt::format(" ({})", one_line(s.name)));
-    text += fmt::format("            {}, {}, {:.2f} M parameters\n", s.family, model.format,
-                        static_cast<double>(s.parameters()) / 1e6);
+    text += fmt::format("            {}, {}, {} parameters\n", s.family, model.format,
+                        observe::short_count(static_cast<double>(s.parameters())));
     text +=
         fmt::format("shape       {} layers, dim {}, hidden {}, {} heads of {} ({} for k and v)\n",
                     s.layers, s.dim, s.hidden, s.heads, s.head_dim, s.kv_heads);
@@ -151,9 +151,10 @@ std::string model_text(const model::Model& model, double read_bandwidth) {
     const auto per_token = static_cast<double>(model.weights.bytes_per_token());
     if (read_bandwidth == 0) return text;
     const bool fills = model.spec.diffusion.has_value();  // many tokens per pass
-    text += fmt::format("light speed {:.2f} {}: {:.1f} MB of weights per {} at {:.1f} GB/s\n",
-                        read_bandwidth / per_token, fills ? "passes/s" : "tok/s", per_token / 1e6,
-                        fills ? "pass" : "token", read_bandwidth / 1e9);
+    text += fmt::format("light speed {} {}: {} of weights per {} at {:.1f} GB/s\n",
+                        observe::figure(read_bandwidth / per_token), fills ? "passes/s" : "tok/s",
+                        observe::short_bytes(per_token), fills ? "pass" : "token",
+                        read_bandwidth / 1e9);
     return text;
 }
 

@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 
 import driver
@@ -118,6 +119,16 @@ class Info(driver.CliTest):
                 # Except for padding: 64 bytes per tensor.
                 for total in (sum(got["model"]["weight_bytes_by_type"].values()), fit):
                     self.assertAlmostEqual(total / held, 1, 4, (model, off))
+
+    def test_figures_are_short(self):
+        for model, parameters, weights in (("storyteller", "6.95 M", "7.4 MB"),
+                                           ("random:llama-3-8b", "8.03 B", "15.01 GB"),
+                                           ("random:gpt2", "124 M", "247.6 MB")):
+            text = self.ok("info", model).out
+            self.assertIn(f", {parameters} parameters\n", text)
+            # 1.77, 56.2, 6745
+            self.assertRegex(text, r"\nlight speed (\d\.\d\d|\d\d\.\d|\d{3,}) tok/s: " +
+                             re.escape(f"{weights} of weights per token at "))
 
 
 if __name__ == "__main__":
