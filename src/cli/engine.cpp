@@ -64,11 +64,10 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
     const auto start = std::chrono::steady_clock::now();
     const Disabled off = disabled(options);  // report a misspelt word before using the device
     const bool cuda = use_cuda(options);
-    if (wanted) note_gpu_passed_over(options, cuda);
+    note_gpu_passed_over(options, cuda);
     ProgressLine line;
     LoadedModel loaded;
     const auto refuse_what_cannot_run = [&](const model::Model& planned) {
-        if (!wanted) return;
         loaded.engine = wanted(planned);
         model::require_engine(planned, loaded.engine);
     };
@@ -82,18 +81,18 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
         line.remove();
         remark(one_line(said));
     }
-    if (wanted && options.ctx > model->spec.context) {
+    if (options.ctx > model->spec.context) {
         line.remove();
         remark(
             fmt::format("--ctx {} is more than the {} positions that the model was trained for; "
                         "what it writes beyond them may be worthless",
                         options.ctx, model->spec.context));
     }
-    if (cuda && wanted) {
+    if (cuda) {
         ThreadPool pool(thread_count(options));
         loaded.weights = model::load_to_device(*model, pool, &loaded.ledger, line.callback());
         model::release_host_weights(*model);
-    } else if (!cuda && !off.repack) {  // the GPU's plan uses the weights as they are
+    } else if (!off.repack) {
         model::repack_weights(*model, thread_count(options), line.callback());
     }
     loaded.model = std::move(model);
@@ -101,8 +100,6 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return loaded;
 }
-
-LoadedModel look(const SharedOptions& options) { return load(options, nullptr); }
 
 model::EngineOptions engine_switches(const SharedOptions& options) {
     const Disabled off = disabled(options);

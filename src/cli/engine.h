@@ -27,10 +27,8 @@ using Wanted = std::function<model::EngineOptions(const model::Model&)>;
 void note_gpu_passed_over(const SharedOptions& options, bool cuda);
 
 // Checks the device, then loads with a progress line. A model that cannot run as `wanted` is
-// refused before its weights are read, made or sent. Without `wanted` nothing is refused: the model
-// is only inspected, and stays on the host.
+// refused before its weights are read, made or sent.
 LoadedModel load(const SharedOptions& options, const Wanted& wanted);
-LoadedModel look(const SharedOptions& options);
 model::EngineOptions engine_options(const SharedOptions& options);
 std::unique_ptr<model::Engine> make_engine(const LoadedModel& loaded);  // as planned
 // Default engine options with --disable applied, for commands that set the rest themselves.

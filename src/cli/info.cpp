@@ -1,7 +1,8 @@
 // millrace info: the machine, a model, and what the model needs.
+#include "cli/info.h"
+
 #include <fmt/format.h>
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,13 +21,13 @@
 #include "core/error.h"
 #include "core/thread_pool.h"
 #include "millrace/millrace.h"
+#include "model/cpu/repack.h"
 #include "model/cuda/device_layout.h"
 #include "model/fits.h"
-#include "model/names.h"
+#include "model/io/source.h"
 #include "observe/bandwidth.h"
 #include "observe/compute_peak.h"
 #include "observe/device_bandwidth.h"
-#include "observe/units.h"
 #include "ops/linear/gemm_library.h"
 
 namespace mr::cli {
@@ -101,17 +102,6 @@ Json machine_json(const SharedOptions& options, const std::optional<cuda::Device
     return json;
 }
 
-// Bytes of the matrices by type, as the engine holds them.
-std::map<std::string, std::uint64_t> bytes_by_type(const model::Model& model) {
-    std::map<std::string, std::uint64_t> bytes;
-    for (const model::RoleAt at : model::roles_of(model.spec)) {
-        if (!model::is_matrix(at.role)) continue;
-        const Tensor& tensor = model::role_slot(model.weights, at);
-        bytes[dtype_name(tensor.dtype)] += tensor.bytes();
-    }
-    return bytes;
-}
-
 const char* scaling_name(model::RopeSpec::Scaling scaling) {
     switch (scaling) {
         case model::RopeSpec::Scaling::none:
@@ -175,17 +165,35 @@ Json model_json(const model::Model& model) {
     return json;
 }
 
-Json plan_json(const MemoryPlan& plan, const model::EngineOptions& engine) {
+InfoPlan make_plan(const model::Model& model, const InfoOptions& options,
+                   const std::optional<cuda::DeviceInfo>& gpu) {
+    model::EngineOptions wanted = engine_options(options.shared);
+    wanted.max_sequences = options.batch;
+    make_stream(options.context, model.spec, wanted);
+    model::require_stream(model.spec, wanted);
+    InfoPlan plan;
+    plan.available = gpu ? gpu->free_bytes : cpu_info().memory_bytes;
+    plan.whole_pool = model::with_defaults(model, wanted, 0).pool;
+    plan.engine = model::with_defaults(model, wanted, plan.available);
+    plan.memory = model::plan_engine(model, plan.engine);
+    return plan;
+}
+
+Json plan_json(const InfoPlan& plan) {
     Json items = Json::array();
-    for (const MemoryPlan::Item& item : plan.items()) {
+    for (const MemoryPlan::Item& item : plan.memory.items()) {
         items.push_back({{"name", item.name}, {"bytes", item.bytes}, {"mapped", item.mapped}});
     }
+    const model::EngineOptions& engine = plan.engine;
     // For a streaming sequence, the positions that its ring of pages holds.
     Json json = {{engine.stream ? "ring" : "ctx", engine.context},
                  {"batch", engine.max_sequences},
                  {"pool", engine.pool},
+                 {"whole_pool", plan.whole_pool},
                  {"items", items},
-                 {"total_bytes", plan.total()}};
+                 {"total_bytes", plan.memory.total()},
+                 {"available_bytes", plan.available},
+                 {"fits", plan.fits()}};
     if (engine.stream) {
         json["sinks"] = engine.stream.sinks;
         json["window"] = engine.stream.window;
@@ -194,174 +202,28 @@ Json plan_json(const MemoryPlan& plan, const model::EngineOptions& engine) {
 }
 
 // Context that fits for every weight type and KV type, into the free memory of the GPU, or into the
-// machine's memory.
-Json fits_json(const model::Model& model, const MemoryPlan& plan,
-               const std::optional<cuda::DeviceInfo>& gpu) {
+// machine's memory. `repack`: the CPU's weights are repacked.
+Json fits_json(const model::Model& model, const InfoPlan& plan, bool repack) {
+    const bool cuda = plan.engine.cuda;
     std::uint64_t other = 0;  // activations, scratch
-    for (const MemoryPlan::Item& item : plan.items()) {
+    for (const MemoryPlan::Item& item : plan.memory.items()) {
         if (!item.name.starts_with("weights") && item.name != "KV cache") other += item.bytes;
     }
-    const std::uint64_t memory = gpu ? gpu->free_bytes : cpu_info().memory_bytes;
     std::vector<DType> kv_types = {DType::f32, DType::f16};
-    if (gpu) kv_types.push_back(DType::bf16);
+    if (cuda) kv_types.push_back(DType::bf16);
     Json rows = Json::array();
     const model::WeightBytes bytes =
-        gpu ? static_cast<model::WeightBytes>(model::device_weight_bytes) : model::weight_bytes;
-    for (const model::Fit& fit : model::what_fits(model.spec, memory, other, kv_types, bytes)) {
+        cuda     ? static_cast<model::WeightBytes>(model::device_weight_bytes)
+        : repack ? model::repacked_weight_bytes
+                 : model::weight_bytes;
+    for (const model::Fit& fit :
+         model::what_fits(model.spec, plan.available, other, kv_types, bytes)) {
         rows.push_back({{"weights", dtype_name(fit.weights)},
                         {"weight_bytes", fit.weight_bytes},
                         {"kv", dtype_name(fit.kv)},
                         {"ctx", fit.context}});
     }
-    return {{"device", gpu ? "cuda" : "cpu"}, {"memory_bytes", memory}, {"rows", rows}};
-}
-
-std::string fits_text(const Json& fits, int context) {
-    std::string text =
-        fmt::format("what fits   into {} {}: the largest --ctx; the model was trained for {}\n",
-                    format_bytes(fits["memory_bytes"].get<std::uint64_t>()),
-                    fits["device"] == "cuda" ? "that the GPU has free" : "of memory", context);
-    std::string header = fmt::format("            {:<8}{:>12}", "weights", "");
-    std::string lines, last;
-    for (const Json& row : fits["rows"]) {
-        const auto type = row["weights"].get<std::string>();
-        if (type == fits["rows"][0]["weights"].get<std::string>()) {
-            header += fmt::format("{:>14}", "KV " + row["kv"].get<std::string>());
-        }
-        if (type != last) {
-            lines += fmt::format("{}            {:<8}{:>12}", last.empty() ? "" : "\n", type,
-                                 format_bytes(row["weight_bytes"].get<std::uint64_t>()));
-            last = type;
-        }
-        const auto ctx = row["ctx"].get<std::int64_t>();
-        lines += fmt::format("{:>14}", ctx > 0 ? std::to_string(ctx) : "-");
-    }
-    return text + header + "\n" + lines + "\n";
-}
-
-std::string gpu_text(const Json& m) {
-    if (m["gpu"].is_null()) {
-        return m.contains("why_no_gpu")
-                   ? fmt::format("gpu         {}: {}\n",
-                                 m["gpu_passed_over"].get<bool>() ? "not used" : "none",
-                                 m["why_no_gpu"].get<std::string>())
-                   : "";
-    }
-    const Json& gpu = m["gpu"];
-    const auto capability = gpu["compute_capability"].get<std::string>();
-    const auto code = gpu["code_for"].get<std::string>();
-    std::string text = fmt::format(
-        "gpu         {}, compute capability {}{}, {} multiprocessors\n"
-        "            {} of memory, {} free; driver {}, runtime {}\n",
-        gpu["name"].get<std::string>(), capability,
-        code == capability ? "" : fmt::format(" (this build has code for {})", code),
-        gpu["multiprocessors"].get<int>(), format_bytes(gpu["memory_bytes"].get<std::uint64_t>()),
-        format_bytes(gpu["free_bytes"].get<std::uint64_t>()), gpu["driver"].get<std::string>(),
-        gpu["runtime"].get<std::string>());
-    std::string rates;
-    const auto rate = [&](const char* key, const char* before, double unit, const char* after) {
-        if (!gpu.contains(key)) return;
-        rates += fmt::format("{}{}{:.1f} {}", rates.empty() ? "" : ", ", before,
-                             gpu[key].get<double>() / unit, after);
-    };
-    rate("read_gb_s", "reads ", 1, "GB/s");
-    rate("copy_gb_s", "copies ", 1, "GB/s");
-    rate("to_device_gb_s", "takes ", 1, "GB/s");
-    rate("to_host_gb_s", "gives ", 1, "GB/s");
-    rate("matrix_gflop_s", "multiplies ", 1e3, "TFLOP/s");
-    text += fmt::format("            {}\n", rates);
-    const Json& library = gpu["cublaslt"];
-    const auto about = library["about"].get<std::string>();
-    return text + (library["found"].get<bool>()
-                       ? fmt::format("            prompts are multiplied by {}\n", about)
-                       : fmt::format("            prompts are multiplied by our own kernels, which "
-                                     "are slower: {}\n",
-                                     one_line(about)));
-}
-
-// 0: there was not enough memory to measure it.
-std::string speed_text(double gb_s) {
-    return gb_s > 0 ? fmt::format("{:.1f} GB/s", gb_s) : "at a speed that was not measured";
-}
-
-std::string peaks_text(const Json& m) {
-    std::string text;
-    for (const char* type : {"f32", "int8", "bf16"}) {
-        const double rate = m[fmt::format("{}_gflop_s", type)].get<double>();
-        if (rate <= 0) continue;
-        text += fmt::format("{}{} in {}", text.empty() ? "" : ", ", observe::figure(rate), type);
-    }
-    return text;
-}
-
-std::string machine_text(const Json& m) {
-    return gpu_text(m).insert(
-        0,
-        fmt::format("machine     {}, {}, {} of memory\n"
-                    "            kernels {}; reads {} with {}\n"
-                    "            computes, GFLOP/s: {}\n",
-                    m["cpu"].get<std::string>(), observe::counted(m["cores"].get<int>(), "core"),
-                    format_bytes(m["memory_bytes"].get<std::uint64_t>()),
-                    m["isa"].get<std::string>(), speed_text(m["read_bandwidth_gb_s"].get<double>()),
-                    observe::counted(m["threads"].get<int>(), "thread"), peaks_text(m)));
-}
-
-// How a diffusion model fills in tokens; empty for an autoregressive one.
-std::string diffusion_text(const model::ModelSpec& spec) {
-    if (!spec.diffusion) return "";
-    const model::DiffusionSpec& d = *spec.diffusion;
-    std::string blocks = d.block > 0 ? fmt::format("blocks of {}", d.block) : "full attention";
-    if (d.sub_block > 0) blocks += fmt::format(" in parts of {}", d.sub_block);
-    return fmt::format("diffusion   mask token {}, {}, logits {}\n", d.mask, blocks,
-                       d.shifted ? "shifted by one" : "aligned");
-}
-
-std::string model_text(const model::Model& model, double read_bandwidth) {
-    const model::ModelSpec& s = model.spec;
-    std::string text = fmt::format("model       {}{}\n", one_line(model.source),
-                                   s.name.empty() ? "" : fmt::format(" ({})", one_line(s.name)));
-    text += fmt::format("            {}, {}, {:.2f} M parameters\n", s.family, model.format,
-                        static_cast<double>(s.parameters()) / 1e6);
-    text +=
-        fmt::format("shape       {} layers, dim {}, hidden {}, {} heads of {} ({} for k and v)\n",
-                    s.layers, s.dim, s.hidden, s.heads, s.head_dim, s.kv_heads);
-    text += fmt::format("            vocab {}{}, context {}\n", s.vocab,
-                        s.tied_embeddings ? " (tied)" : "", s.context);
-    text += diffusion_text(s);
-    std::string types;
-    for (const auto& [name, bytes] : bytes_by_type(model)) {
-        types += fmt::format("{}{} {}", types.empty() ? "" : ", ", name, format_bytes(bytes));
-    }
-    text += fmt::format("weights     {}; {} mapped, {} copied\n", types,
-                        format_bytes(model.weights.mapped_bytes),
-                        format_bytes(model.weights.owned_bytes));
-    if (model.tokenizer) {
-        text += fmt::format("tokenizer   {}, {} tokens\n", model.tokenizer->kind(),
-                            model.tokenizer->vocab_size());
-    } else {
-        text += "tokenizer   none: give one with --tokenizer\n";
-    }
-    text += generation_text(model);
-    const auto per_token = static_cast<double>(model.weights.bytes_per_token());
-    if (read_bandwidth == 0) return text;
-    const bool fills = model.spec.diffusion.has_value();  // many tokens per pass
-    text += fmt::format("light speed {:.2f} {}: {:.1f} MB of weights per {} at {:.1f} GB/s\n",
-                        read_bandwidth / per_token, fills ? "passes/s" : "tok/s", per_token / 1e6,
-                        fills ? "pass" : "token", read_bandwidth / 1e9);
-    return text;
-}
-
-std::string plan_text(const MemoryPlan& plan, const model::EngineOptions& engine) {
-    const std::string context = engine.stream
-                                    ? fmt::format("--context streaming --sinks {} --window {}",
-                                                  engine.stream.sinks, engine.stream.window)
-                                    : fmt::format("--ctx {}", engine.context);
-    std::string text = fmt::format("memory      for {} --batch {} --pool {}\n", context,
-                                   engine.max_sequences, engine.pool);
-    for (const MemoryPlan::Item& item : plan.items()) {
-        text += fmt::format("            {:>11}  {}\n", format_bytes(item.bytes), item.name);
-    }
-    return text + fmt::format("            {:>11}  in all\n", format_bytes(plan.total()));
+    return {{"device", cuda ? "cuda" : "cpu"}, {"memory_bytes", plan.available}, {"rows", rows}};
 }
 
 // Without MODEL and without a bundled one there is still a machine to describe.
@@ -375,33 +237,40 @@ bool has_model(const SharedOptions& options) {
     }
 }
 
+// The model with the types and bytes of its weights in a run, but without the weights: it may be
+// larger than the memory.
+model::Model describe(const SharedOptions& options) {
+    const Disabled off = disabled(options);
+    model::Model model = model::planned_model(
+        model_source(options),
+        {.tokenizer = tokenizer_source(options.tokenizer), .ignore_keys = options.ignore_keys});
+    for (const std::string& said : model.notes) remark(one_line(said));
+    // The GPU's plan uses the weights as they are.
+    if (!use_cuda(options) && !off.repack) model::plan_repack(model);
+    return model;
+}
+
 int info(const Command& command, const InfoOptions& options) {
     const InterruptGuard guard;
     require_streaming(command, options.context);
     use_cuda(options.shared);
-    std::optional<LoadedModel> loaded;
-    if (has_model(options.shared)) loaded = look(options.shared);
+    std::optional<model::Model> described;
+    if (has_model(options.shared)) described = describe(options.shared);
     const std::optional<cuda::DeviceInfo> gpu = find_gpu(options.shared);
     Json json = {{"machine", machine_json(options.shared, gpu)}};
     std::string text = machine_text(json["machine"]);
-    if (loaded) {
-        const model::Model& model = *loaded->model;
-        model::EngineOptions wanted = engine_options(options.shared);
-        wanted.max_sequences = options.batch;
-        make_stream(options.context, model.spec, wanted);
-        model::require_stream(model.spec, wanted);
-        wanted =
-            model::with_defaults(model, wanted, gpu ? gpu->free_bytes : cpu_info().memory_bytes);
-        const MemoryPlan plan = model::plan_engine(model, wanted);
+    if (described) {
+        const model::Model& model = *described;
+        const InfoPlan plan = make_plan(model, options, gpu);
         json["model"] = model_json(model);
-        json["memory_plan"] = plan_json(plan, wanted);
-        json["what_fits"] = fits_json(model, plan, gpu);
+        json["memory_plan"] = plan_json(plan);
+        json["what_fits"] = fits_json(model, plan, !disabled(options.shared).repack);
         const Json& machine = json["machine"];
         const Json& reads = gpu && machine["gpu"].contains("read_gb_s")
                                 ? machine["gpu"]["read_gb_s"]
                                 : machine["read_bandwidth_gb_s"];
         text += model_text(model, reads.get<double>() * 1e9);
-        text += plan_text(plan, wanted);
+        text += plan_text(plan);
         text += fits_text(json["what_fits"], model.spec.context);
     }
     out(options.shared.json ? json_text(json) : text);

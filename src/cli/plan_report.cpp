@@ -196,10 +196,6 @@ std::string others_text(const PlanReport& report) {
     return text;
 }
 
-std::string count_text(double count) {
-    return count >= 1e9 ? fmt::format("{:.2f} B", count / 1e9)
-                        : fmt::format("{:.1f} M", count / 1e6);
-}
 std::string rate_text(double bytes) { return observe::short_bytes(bytes) + "/s"; }
 
 }  // namespace
@@ -251,11 +247,11 @@ std::string plan_text(const PlanReport& report) {
         "cluster     {} x {}, {} in a node; each direction {} in a node, {} between nodes\n"
         "step        {} of {}, {:.0f} tokens\n"
         "layout      {}\n",
-        report.model, count_text(static_cast<double>(job.spec.parameters())), job.spec.layers,
-        job.spec.dim, cluster.gpus, cluster.device.name, std::min(cluster.node, cluster.gpus),
-        rate_text(cluster.link_node), rate_text(cluster.link_net),
-        observe::counted(job.batch, "sequence"), observe::counted(job.seq, "token"), job.tokens(),
-        layout_text(job, best.layout));
+        report.model, observe::short_count(static_cast<double>(job.spec.parameters())),
+        job.spec.layers, job.spec.dim, cluster.gpus, cluster.device.name,
+        std::min(cluster.node, cluster.gpus), rate_text(cluster.link_node),
+        rate_text(cluster.link_net), observe::counted(job.batch, "sequence"),
+        observe::counted(job.seq, "token"), job.tokens(), layout_text(job, best.layout));
     text += memory_text(report, best.cost) + time_text(best.cost);
     text += fmt::format(
         "speed       {} per step ({} to {}), {:.0f} tok/s, {:.0f} per GPU, {:.1f}% of the peak "

@@ -5,6 +5,7 @@
 #include "core/arena.h"
 #include "model/kv_cache.h"
 #include "model/names.h"
+#include "ops/linear/linear.h"
 
 namespace mr::model {
 namespace {
@@ -27,20 +28,28 @@ std::int64_t largest_context(const ModelSpec& spec, std::uint64_t room, DType kv
     return low * kPage;
 }
 
+DType stored_type(const Shape& shape, DType type) {
+    return shape[1] % dtype_info(type).block == 0 ? type : DType::f16;
+}
+
 }  // namespace
 
 std::uint64_t weight_bytes(const ModelSpec& spec, DType type) {
     std::uint64_t bytes = 0;
     for (const RoleAt at : roles_of(spec)) {
         const Shape shape = role_shape(spec, at.role);
-        DType stored = DType::f32;
-        if (is_matrix(at.role)) {
-            const std::int64_t row = shape[shape.rank - 1];
-            stored = row % dtype_info(type).block == 0 ? type : DType::f16;
-        }
+        const DType stored = is_matrix(at.role) ? stored_type(shape, type) : DType::f32;
         bytes += Arena::tensor_bytes(stored, shape);
     }
     return bytes;
+}
+
+std::uint64_t repacked_weight_bytes(const ModelSpec& spec, DType type) {
+    const std::uint64_t bytes = weight_bytes(spec, type);
+    const Shape head = role_shape(spec, Role::head);
+    const DType stored = stored_type(head, type);
+    const bool copied = spec.tied_embeddings && ops::linear_fastest_type(stored, head[0]) != stored;
+    return bytes + (copied ? Arena::tensor_bytes(stored, head) : 0);
 }
 
 std::vector<Fit> what_fits(const ModelSpec& spec, std::uint64_t memory, std::uint64_t other,

@@ -34,8 +34,9 @@ struct LoadOptions {
     std::string tokenizer{};  // a path; empty: the one in or beside the model
     Progress progress{};
     // Called before any weight is read or made, with a model that has its spec, its tokenizer, the
-    // bytes that its weights will take, and tensors with type and shape but no memory: enough for
-    // plan_engine() and device_weight_bytes(). May throw.
+    // bytes that its weights will take, and tensors with type and shape: enough for plan_engine()
+    // and device_weight_bytes(). Only tensors that are used in place have memory, the file's. May
+    // throw.
     std::function<void(const Model&)> planned{};
     bool defer_random = false;  // leave the matrices of random: to the device
     // Keys of config.json or of a GGUF file that are accepted although the engine does not know

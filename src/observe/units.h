@@ -30,6 +30,11 @@ inline std::string short_bytes(double bytes) {
     return fmt::format("{:.1f} kB", bytes / 1e3);
 }
 
+// Parameters of a model: "6.95 M", "8.03 B".
+inline std::string short_count(double count) {
+    return count >= 1e9 ? fmt::format("{:.2f} B", count / 1e9) : figure(count / 1e6) + " M";
+}
+
 // Durations people wait for: "42 s", "3:41 min", "5:07 h".
 inline std::string long_seconds(double seconds) {
     const auto s = static_cast<std::int64_t>(std::llround(seconds));

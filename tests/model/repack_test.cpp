@@ -3,10 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "model/engine.h"
 #include "model/io/random.h"
+#include "model/io/source.h"
+#include "model/model_files.h"
+#include "model/names.h"
 #include "ops/linear/linear.h"
 #include "support.h"
 
@@ -75,6 +79,35 @@ TEST(Repack, MappedBecomesOwned) {
     // All but the tied embedding, which stays mapped and is copied as the head.
     EXPECT_EQ(model.weights.mapped_bytes, model.weights.embedding.bytes());
     EXPECT_EQ(model.weights.owned_bytes, owned + mapped);
+}
+
+// A planned model has the types and bytes of the loaded one.
+TEST(Repack, ThePlanIsWhatALoadedModelHolds) {
+    TempFolder folder;
+    TinyGguf gguf;
+    gguf.tensors["blk.0.ffn_up.weight"].first = DType::q6_k;    // expanded, then repacked
+    gguf.tensors["blk.0.ffn_down.weight"].first = DType::q8_0;  // mapped, then repacked
+    gguf.write(folder / "mixed.gguf");
+    for (const std::string& source :
+         {std::string(MR_SOURCE_DIR) + "/models/storyteller.gguf", folder / "mixed.gguf",
+          reference("gpt2"), reference("gpt-neox"), std::string("random:stories-42m:q4_0"),
+          std::string("random:gpt2:q8_0")}) {
+        SCOPED_TRACE(source);
+        Model planned = planned_model(source), loaded = load_model(source);
+        plan_repack(planned);
+        repack_weights(loaded, 1);
+        EXPECT_EQ(planned.weights.mapped_bytes, loaded.weights.mapped_bytes);
+        EXPECT_EQ(planned.weights.owned_bytes, loaded.weights.owned_bytes);
+        EXPECT_EQ(planned.weights.bytes_per_token(), loaded.weights.bytes_per_token());
+        std::vector<RoleAt> roles = roles_of(loaded.spec);
+        roles.push_back({Role::head});  // of a tied model too
+        for (const RoleAt at : roles) {
+            const Tensor& plan = role_slot(planned.weights, at);
+            const Tensor& tensor = role_slot(loaded.weights, at);
+            EXPECT_EQ(dtype_name(plan.dtype), dtype_name(tensor.dtype));
+            EXPECT_TRUE(plan.shape == tensor.shape);
+        }
+    }
 }
 
 }  // namespace

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "core/cpu.h"
+#include "core/mapped_file.h"
 #include "core/thread_pool.h"
 #include "ops/linear/linear.h"
 
@@ -24,17 +26,16 @@ void release(const Tensor& tensor) {
     if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
-bool owned(const Weights& weights, const Tensor& tensor) {
-    for (const auto& arena : weights.arenas) {
-        if (arena->holds(tensor.data)) return true;
+bool mapped(const Weights& weights, const Tensor& tensor) {
+    for (const MappedFile& file : weights.files) {
+        const std::span<const std::byte> bytes = file.bytes();
+        if (tensor.data >= bytes.data() && tensor.data < bytes.data() + bytes.size()) return true;
     }
     return false;
 }
 
-}  // namespace
-
-void repack_weights(Model& model, int threads, const Progress& progress) {
-    Weights& weights = model.weights;
+// The matrices that ops::linear() reads faster in another layout.
+std::vector<Tensor*> to_repack(Weights& weights) {
     std::vector<Tensor*> matrices;
     for (LayerWeights& w : weights.layers) {
         for (Tensor* tensor : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) {
@@ -42,29 +43,53 @@ void repack_weights(Model& model, int threads, const Progress& progress) {
         }
     }
     matrices.push_back(&weights.head);
-    std::size_t planned = 0;
-    std::erase_if(matrices, [&](const Tensor* tensor) {
-        const bool stays =
-            !*tensor || ops::linear_fastest_type(tensor->dtype, tensor->rows()) == tensor->dtype;
-        if (!stays) planned += Arena::tensor_bytes(tensor->dtype, tensor->shape);
-        return stays;
+    std::erase_if(matrices, [](const Tensor* tensor) {  // or the model has no such matrix
+        return ops::linear_fastest_type(tensor->dtype, tensor->rows()) == tensor->dtype;
     });
-    if (matrices.empty()) return;
+    return matrices;
+}
 
+// Whether the original stays too: rows of a tied embedding are still read.
+bool stays(const Model& model, const Tensor* matrix) {
+    return model.spec.tied_embeddings && matrix == &model.weights.head;
+}
+
+// Counts a matrix in memory of our own, and no longer where it was.
+void count_moved(Model& model, const Tensor* matrix, const Tensor& from) {
+    Weights& weights = model.weights;
+    weights.owned_bytes += from.bytes();
+    if (stays(model, matrix)) return;
+    (mapped(weights, from) ? weights.mapped_bytes : weights.owned_bytes) -= from.bytes();
+}
+
+}  // namespace
+
+void repack_weights(Model& model, int threads, const Progress& progress) {
+    const std::vector<Tensor*> matrices = to_repack(model.weights);
+    if (matrices.empty()) return;
+    std::size_t planned = 0;
+    for (const Tensor* tensor : matrices) {
+        planned += Arena::tensor_bytes(tensor->dtype, tensor->shape);
+    }
     auto arena = std::make_shared<Arena>("repacked weights", planned);
     ThreadPool pool(threads > 0 ? threads : cpu_info().cores);
     for (Tensor* tensor : matrices) {
         const Tensor from = *tensor;
         *tensor = arena->tensor(ops::linear_fastest_type(from.dtype, from.rows()), from.shape);
         ops::linear_repack(pool, *tensor, from);
-        weights.owned_bytes += from.bytes();
-        if (from.data != weights.embedding.data) {  // tied: embedding rows are still read
-            release(from);
-            (owned(weights, from) ? weights.owned_bytes : weights.mapped_bytes) -= from.bytes();
-        }
+        count_moved(model, tensor, from);
+        if (!stays(model, tensor)) release(from);
         if (progress) progress("rearranging weights", arena->used(), planned);
     }
-    weights.arenas.push_back(std::move(arena));
+    model.weights.arenas.push_back(std::move(arena));
+}
+
+void plan_repack(Model& model) {
+    for (Tensor* tensor : to_repack(model.weights)) {
+        const Tensor from = *tensor;
+        *tensor = {nullptr, ops::linear_fastest_type(from.dtype, from.rows()), from.shape};
+        count_moved(model, tensor, from);
+    }
 }
 
 }  // namespace mr::model

@@ -11,5 +11,8 @@ namespace mr::model {
 // stays about the size of the weights. The embedding table stays as it is. Results keep their
 // bits.
 void repack_weights(Model& model, int threads, const Progress& progress = {});
+// Types and bytes of the weights as after repack_weights(), for a planned model (planned_model()):
+// nothing is read, and the replaced tensors have no memory.
+void plan_repack(Model& model);
 
 }  // namespace mr::model

@@ -45,8 +45,7 @@ void requantise(ThreadPool& pool, const Tensor& out, const Tensor& in) {
 
 std::uint64_t Weights::bytes_per_token() const {
     std::uint64_t total = embedding.row_bytes() + head.bytes() + head_bias.bytes();
-    if (positions) total += positions.row_bytes();
-    total += final_norm.bytes() + final_norm_bias.bytes();
+    total += positions.row_bytes() + final_norm.bytes() + final_norm_bias.bytes();
     for (const LayerWeights& w : layers) {
         for (const Tensor* tensor :
              {&w.attn_norm, &w.attn_norm_bias, &w.q, &w.k, &w.v, &w.q_bias, &w.k_bias, &w.v_bias,
@@ -66,55 +65,48 @@ Weights planned_weights(const Source& source) {
         const Source::Place place = source.place(at);
         const DType type = is_matrix(at.role) ? engine_type(place.tensor->view.dtype) : DType::f32;
         Tensor& slot = role_slot(planned, at);
-        slot = Tensor(nullptr, type, role_shape(source.spec, at.role));
         if (is_matrix(at.role) && usable_in_place(place)) {
+            slot = source.read(at).view;
             planned.mapped_bytes += slot.bytes();
         } else {
+            slot = Tensor(nullptr, type, role_shape(source.spec, at.role));
             planned.owned_bytes += Arena::tensor_bytes(type, slot.shape);
         }
     }
     if (source.spec.tied_embeddings) planned.head = planned.embedding;
-    MemoryPlan plan;
-    plan.add("weights, copied or expanded", planned.owned_bytes);
-    plan.require(cpu_info().memory_bytes,
-                 "convert the model to a GGUF file with --type q8_0 or q4_0 on a larger machine: "
-                 "that is used in place");
+    planned.keep.push_back(source.file);
+    planned.files = source.maps;
+    if (source.expanded) planned.owned_bytes += std::exchange(planned.mapped_bytes, 0);
     return planned;
 }
 
 Weights load_weights(const Source& source, const Weights& planned, const Progress& progress) {
     const std::vector<RoleAt> roles = roles_of(source.spec);
-    auto arena = std::make_shared<Arena>("weights", planned.owned_bytes);
+    std::uint64_t bytes = 0;  // of what is not used in place
+    for (RoleAt at : roles) {
+        const Tensor& slot = role_slot(planned, at);
+        if (!slot) bytes += Arena::tensor_bytes(slot.dtype, slot.shape);
+    }
+    auto arena = std::make_shared<Arena>("weights", bytes);
     std::optional<ThreadPool> pool;  // only K-quants need one
 
-    Weights out;
-    out.layers.resize(static_cast<std::size_t>(source.spec.layers));
+    Weights out = planned;
     for (RoleAt at : roles) {
         Tensor& slot = role_slot(out, at);
+        if (slot) continue;
         const RoleTensor read = source.read(at);
-        if (!is_matrix(at.role)) {
-            slot = arena->tensor(DType::f32, read.view.shape);
+        slot = arena->tensor(slot.dtype, slot.shape);
+        if (slot.dtype == read.view.dtype) {
+            std::memcpy(slot.data, read.view.data, slot.bytes());
+        } else if (slot.dtype == DType::f32) {
             ops::dequantize(read.view.dtype, read.view.data, slot.f32(), slot.shape.count());
-        } else if (usable_in_place(source.place(at))) {
-            slot = read.view;
-            out.mapped_bytes += slot.bytes();
         } else {
-            slot = arena->tensor(engine_type(read.view.dtype), read.view.shape);
-            if (slot.dtype == read.view.dtype) {
-                std::memcpy(slot.data, read.view.data, slot.bytes());
-            } else {
-                if (!pool) pool.emplace(cpu_info().cores);
-                requantise(*pool, slot, read.view);
-            }
+            if (!pool) pool.emplace(cpu_info().cores);
+            requantise(*pool, slot, read.view);
         }
-        if (progress && arena->used()) {
-            progress("preparing weights", arena->used(), planned.owned_bytes);
-        }
+        if (progress) progress("preparing weights", arena->used(), bytes);
     }
     if (source.spec.tied_embeddings) out.head = out.embedding;
-    out.owned_bytes = arena->used();
-    out.keep.push_back(source.file);
-    out.files = source.maps;
     out.arenas.push_back(std::move(arena));
     return out;
 }
@@ -151,7 +143,7 @@ Planned open_planned(const std::string& given, const LoadOptions& options) {
 }  // namespace
 
 Model planned_model(const std::string& source, const LoadOptions& options) {
-    if (source.starts_with(kRandomPrefix)) return deferred_random_model(source);
+    if (source.starts_with(kRandomPrefix)) return planned_random_model(source);
     Planned opened = open_planned(source, options);
     Model model = described(source, opened.source);
     model.weights = std::move(opened.weights);
@@ -164,17 +156,17 @@ Model load_model(const std::string& source, const LoadOptions& options) {
                                     : random_model(source, options.planned);
     }
     const Planned found = open_planned(source, options);
-    const Source& opened = found.source;
-    Model model = described(source, opened);
-    const auto in_memory = [&](Weights weights) {  // in-place tensors may be in memory, not mapped
-        if (opened.expanded) weights.owned_bytes += std::exchange(weights.mapped_bytes, 0);
-        return weights;
-    };
+    MemoryPlan plan;
+    plan.add("weights, copied or expanded", found.weights.owned_bytes);
+    plan.require(cpu_info().memory_bytes,
+                 "convert the model to a GGUF file with --type q8_0 or q4_0 on a larger machine: "
+                 "that is used in place");
+    Model model = described(source, found.source);
     if (options.planned) {
-        model.weights = in_memory(found.weights);
+        model.weights = found.weights;
         options.planned(model);
     }
-    model.weights = in_memory(load_weights(opened, found.weights, options.progress));
+    model.weights = load_weights(found.source, found.weights, options.progress);
     return model;
 }
 

@@ -171,9 +171,7 @@ DType matrix_type(DType dtype, std::int64_t cols) {
     return cols % dtype_info(dtype).block == 0 ? dtype : DType::f16;
 }
 
-// Makes both kinds of random model.
-Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool defer,
-                 const std::function<void(const Model&)>& planned) {
+Model planned_of(const ModelSpec& spec, DType dtype) {
     MR_CHECK(ops::can_quantize(dtype), "random weights are f32, f16, bf16, q8_0 or q4_0");
     spec.validate("random");
     Model model;
@@ -181,19 +179,32 @@ Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool de
     model.format = "random";
     model.source = fmt::format("random:{}", spec.name);
     model.tokenizer = text::Tokenizer::bytes(spec.vocab);
-    if (defer) model.deferred = seed;
-
-    const std::vector<RoleAt> roles = roles_of(spec);
     Weights& weights = model.weights;
     weights.layers.resize(static_cast<std::size_t>(spec.layers));
-    for (RoleAt at : roles) {
+    for (RoleAt at : roles_of(spec)) {
         const Shape shape = role_shape(spec, at.role);
-        const bool matrix = is_matrix(at.role);
-        const DType type = matrix ? matrix_type(dtype, shape[1]) : DType::f32;
+        const DType type = is_matrix(at.role) ? matrix_type(dtype, shape[1]) : DType::f32;
         role_slot(weights, at) = Tensor(nullptr, type, shape);
-        if (!(matrix && defer)) weights.owned_bytes += Arena::tensor_bytes(type, shape);
+        weights.owned_bytes += Arena::tensor_bytes(type, shape);
     }
     if (spec.tied_embeddings) weights.head = weights.embedding;
+    return model;
+}
+
+// Makes both kinds of random model.
+Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool defer,
+                 const std::function<void(const Model&)>& planned) {
+    Model model = planned_of(spec, dtype);
+    const std::vector<RoleAt> roles = roles_of(spec);
+    Weights& weights = model.weights;
+    if (defer) {
+        model.deferred = seed;
+        for (RoleAt at : roles) {
+            const Tensor& slot = role_slot(weights, at);
+            if (!is_matrix(at.role)) continue;
+            weights.owned_bytes -= Arena::tensor_bytes(slot.dtype, slot.shape);
+        }
+    }
     MemoryPlan plan;
     plan.add("random weights", weights.owned_bytes);
     plan.require(cpu_info().memory_bytes, "use a smaller shape or a smaller type, as in :q4_0");
@@ -316,6 +327,13 @@ std::pair<ModelSpec, DType> random_shape(const std::string& source) {
                         .value = shape,
                         .problem = "not a known shape",
                         .remedy = fmt::format("use one of {}", names)});
+}
+
+Model planned_random_model(const std::string& source) {
+    const auto [spec, dtype] = random_shape(source);
+    Model model = planned_of(spec, dtype);
+    model.source = source;
+    return model;
 }
 
 Model random_model(const std::string& source, const std::function<void(const Model&)>& planned) {

@@ -19,6 +19,10 @@ inline constexpr std::string_view kRandomPrefix = "random:";
 // Throws Error (usage) listing the shapes for an unknown one.
 std::pair<ModelSpec, DType> random_shape(const std::string& source);
 
+// The same as a model to inspect: tensors have type and shape but no memory. No check that the
+// weights would fit.
+Model planned_random_model(const std::string& source);
+
 // The same with its weights; `planned` as in LoadOptions. Throws Error (device) before it allocates
 // if there is not enough memory.
 Model random_model(const std::string& source,

@@ -97,12 +97,13 @@ std::string run_of_checkpoint(const std::string& path);
 // Opens any source by the kind of its path, except random:.
 Source open_source(const std::string& path, const LoadOptions& options);
 
-// A model to inspect: spec, tokenizer, and tensors with type and shape but no memory. `source` as
-// in load_model(), random: included.
+// A model to inspect: spec, tokenizer, the bytes that its weights would take, and tensors as in
+// LoadOptions::planned. Needs no memory for weights. `source` as in load_model(), random: included.
 Model planned_model(const std::string& source, const LoadOptions& options = {});
 
-// The bytes that load_weights() will map and own, and its tensors without memory. Throws Error if a
-// tensor is missing or unusable, or if there is not enough memory.
+// The bytes that load_weights() will map and own, and its tensors: those that are used in place are
+// views of the file, the others have no memory yet. Throws Error if a tensor is missing or
+// unusable.
 Weights planned_weights(const Source& source);
 // All weights: straight from the map if the engine can use the bytes, else copied, K-quants
 // expanded to q8_0.
