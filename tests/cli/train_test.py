@@ -109,7 +109,7 @@ class TrainTest(driver.CliTest):
         err = self.ok("train", *SHAPE, "--steps", "6", "--eval-every", "3", "--eval-batches", "1",
                       "--sample-every", "3", "--sample-tokens", "4", "--threads", "1", "--data",
                       self.data, "--out", run).err
-        self.assertRegex(err, r"memory: [\d.]+ .iB, parameters .*, gradients .*, optimizer .*, "
+        self.assertRegex(err, r"memory [\d.]+ .iB: parameters .*, gradients .*, optimizer .*, "
                          r"activations ")
         for step in (3, 6):
             self.assertRegex(err, rf"step {step}/6  loss [\d.]+  val [\d.]+  \d+ tok/s  "
