@@ -122,7 +122,8 @@ struct FormatOptions {
     bool include_blocks = false;
     bool verbose_usage = false;
     int logprobs = -1;                 // number of most probable tokens; -1: not asked for
-    std::vector<std::string> echo{};   // by choice: text before its own
+    int choices = 1;                   // of each prompt
+    std::vector<std::string> echo{};   // by prompt: the text before its choices' own
     std::vector<std::string> stops{};  // asked for by the client
     std::int64_t prompt_tokens = 0;
     const text::Tokenizer* tokenizer = nullptr;

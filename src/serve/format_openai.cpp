@@ -300,7 +300,8 @@ class CompletionFormat final : public OpenAiFormat {
 
   private:
     std::string echo(int choice) const {
-        return options_.echo.empty() ? "" : options_.echo[static_cast<std::size_t>(choice)];
+        if (options_.echo.empty()) return {};
+        return options_.echo[static_cast<std::size_t>(choice / options_.choices)];
     }
 
     std::string choice_json(int choice, const ChoiceText& text, const std::string& echo,
