@@ -130,7 +130,8 @@ void ChatWriter::load_template() {
     if (source.empty()) {
         if (format_ == ChatFormat::plain) {
             notice_ = data.name + ": has no chat template, and no format is recognised; " +
-                      "using " + name() + " (--chat-template FILE gives one). A model that was not " +
+                      "using " + name() +
+                      " (--chat-template FILE gives one). A model that was not " +
                       "trained to converse continues the text instead of answering";
         }
         return;
@@ -140,6 +141,7 @@ void ChatWriter::load_template() {
         template_ = std::make_unique<const jinja::Template>(source, file + ": chat template");
         try_template();
     } catch (const Error& error) {
+        if (options_.require_template) throw;
         template_ = nullptr;
         notice_ = std::string(error.what()) + "; using " + name() + " instead";
     }

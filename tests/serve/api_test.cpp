@@ -1,6 +1,7 @@
 // Requests and answers of the API over a tiny model.
-#include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "api_cases.h"
 
@@ -57,6 +58,78 @@ TEST_F(ApiTest, TooManyEchoesAreRefusedBeforeTheyAreMade) {
     const std::size_t before = peak_memory();
     EXPECT_EQ(refused("/v1/completions", body)["param"], "n");
     EXPECT_LT(peak_memory(), before + (128 << 20));
+}
+
+const Json kTalk = {{{"role", "user"}, {"content", "Hi"}}};
+
+Json tool(const Json& function) { return {{{"type", "function"}, {"function", function}}}; }
+
+// A template that breaks on some tools and variables.
+void use_breaking_template(text::TokenizerData& data) {
+    data.chat_template =
+        "{% for t in tools or [] %}{{ t.function.name + t.function.description }}{% endfor %}"
+        "{% if n is defined %}{{ n + 1 }}{% endif %}own:{{ messages[0].content }}";
+}
+
+TEST_F(ApiTest, RequestsThatBreakTheTemplateAreRefused) {
+    open(use_breaking_template);
+    const Json good = tool({{"name", "f"}, {"description", "x"}});
+    const Json bad = tool({{"name", "f"}, {"description", 3}});
+    const auto asked = [](const Json& more) {
+        Json body = {{"messages", kTalk}};
+        body.update(more);
+        return body;
+    };
+    const auto prompt = [&](const Json& more) {
+        return ok("/apply-template", asked(more))["prompt"].get<std::string>();
+    };
+    EXPECT_EQ(prompt(Json::object()), "own:Hi");
+    EXPECT_EQ(prompt({{"tools", good}}), "fxown:Hi");
+    EXPECT_EQ(prompt({{"chat_template_kwargs", {{"n", 1}}}}), "2own:Hi");
+    for (const char* path : {"/apply-template", "/v1/chat/completions"}) {
+        const Json kwargs = refused(path, asked({{"chat_template_kwargs", {{"n", "a"}}}}));
+        EXPECT_EQ(kwargs["param"], "chat_template_kwargs");
+        EXPECT_NE(kwargs["message"].get<std::string>().find("chat template: line 1: "),
+                  std::string::npos)
+            << kwargs;
+        EXPECT_EQ(refused(path, asked({{"tools", bad}}))["param"], "tools");
+        EXPECT_EQ(refused(path, asked({{"tools", good},
+                                       {"chat_template_kwargs", {{"n", "a"}}}}))["param"],
+                  "chat_template_kwargs");
+        EXPECT_EQ(
+            refused(path, asked({{"tools", bad}, {"chat_template_kwargs", {{"n", 1}}}}))["param"],
+            "tools");
+    }
+    // Where the model's template never works, its format is used with and without variables.
+    open([](text::TokenizerData& data) { data.chat_template = "{{ messages[0].nonsense() }}"; });
+    EXPECT_EQ(prompt(Json::object()), "User: Hi\nAssistant:");
+    EXPECT_EQ(prompt({{"chat_template_kwargs", {{"n", 1}}}}), "User: Hi\nAssistant:");
+}
+
+TEST_F(ApiTest, PublicTemplatesTakeToolsWithoutDescriptionAndParameters) {
+    int shown = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(test::reference("templates"))) {
+        if (entry.path().extension() != ".jinja") continue;
+        std::ostringstream source;
+        source << std::ifstream(entry.path()).rdbuf();
+        open([&](text::TokenizerData& data) { data.chat_template = source.str(); });
+        const std::string usual =
+            ok("/apply-template", {{"messages", kTalk}})["prompt"].get<std::string>();
+        for (const Json& function :
+             {Json{{"name", "now"}}, Json{{"name", "now"}, {"parameters", nullptr}},
+              Json{{"name", "now"}, {"description", ""}, {"parameters", {{"type", "object"}}}}}) {
+            const auto [status, answer] =
+                send("/apply-template", {{"messages", kTalk}, {"tools", tool(function)}});
+            ASSERT_EQ(status, 200) << entry.path() << answer;
+            const std::string prompt = Json::parse(answer)["prompt"];
+            EXPECT_NE(prompt.find("now"), std::string::npos) << entry.path() << prompt;
+            // The template's own format: its generation prompt comes last.
+            EXPECT_EQ(prompt.substr(prompt.size() - 8), usual.substr(usual.size() - 8))
+                << entry.path();
+            ++shown;
+        }
+    }
+    EXPECT_EQ(shown, 3 * 12);
 }
 
 }  // namespace
