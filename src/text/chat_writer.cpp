@@ -65,12 +65,8 @@ bool is_template_variable(std::string_view name) {
 
 ChatWriter::ChatWriter(const Tokenizer& tokenizer, ChatOptions options)
     : tokenizer_(tokenizer), options_(std::move(options)), format_(detect_chat_format(tokenizer)) {
-    if (!options_.now) {
-        // Read once: a prompt that changed with the clock would never match the prompt cache.
-        const std::time_t now = std::time(nullptr);
-        options_.now.emplace();
-        ::localtime_r(&now, &*options_.now);
-    }
+    // Read once: a prompt that changed with the clock would never match the prompt cache.
+    if (!options_.now) options_.now = jinja::local_time();
     const TokenizerData& data = tokenizer_.data();
     const auto token = [&](const char* name, std::optional<std::int32_t> id) {
         if (id)

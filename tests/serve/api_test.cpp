@@ -1,7 +1,10 @@
 // Requests and answers of the API over a tiny model.
+#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "api_cases.h"
 
@@ -130,6 +133,26 @@ TEST_F(ApiTest, PublicTemplatesTakeToolsWithoutDescriptionAndParameters) {
         }
     }
     EXPECT_EQ(shown, 3 * 12);
+}
+
+TEST_F(ApiTest, TemplatesSeeOneTime) {
+    open([](text::TokenizerData& data) {
+        data.chat_template =
+            "{% if tools %}{{ tools[0].function.name }}{% endif %}{{ strftime_now('%H:%M:%S') }}";
+    });
+    const std::time_t start = std::time(nullptr);
+    const std::string now = ok("/apply-template", {{"messages", kTalk}})["prompt"];
+    while (std::time(nullptr) <= start + 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    const Json variables = {{"x", 1}};
+    EXPECT_EQ(ok("/apply-template", {{"messages", kTalk}})["prompt"], now);
+    EXPECT_EQ(
+        ok("/apply-template", {{"messages", kTalk}, {"chat_template_kwargs", variables}})["prompt"],
+        now);
+    EXPECT_EQ(
+        ok("/apply-template", {{"messages", kTalk}, {"tools", tool({{"name", "f"}})}})["prompt"],
+        "f" + now);
 }
 
 }  // namespace
