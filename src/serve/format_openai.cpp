@@ -5,6 +5,7 @@
 
 #include "formats/json_writer.h"
 #include "serve/answer.h"
+#include "serve/format_logprobs.h"
 
 namespace mr::serve {
 namespace {
@@ -283,7 +284,8 @@ class ChatFormat final : public OpenAiFormat {
 class CompletionFormat final : public OpenAiFormat {
   public:
     explicit CompletionFormat(FormatOptions options)
-        : OpenAiFormat(std::move(options), "text_completion", "text_completion") {}
+        : OpenAiFormat(std::move(options), "text_completion", "text_completion"),
+          logprobs_(*options_.tokenizer) {}
 
     std::string piece(int choice, const ChoiceText& text) override {
         return chunk(choice_json(choice, text, text.begun ? "" : echo(choice), nullptr),
@@ -314,32 +316,10 @@ class CompletionFormat final : public OpenAiFormat {
     }
 
     std::string logprobs(const ChoiceText& text) const {
-        if (options_.logprobs < 0) return "null";
-        JsonWriter tokens, values, tops, offsets;
-        std::size_t offset = text.sent;
-        tokens.begin_array();
-        values.begin_array();
-        tops.begin_array();
-        offsets.begin_array();
-        for (const TokenInfo& token : text.tokens) {
-            const std::string piece = options_.tokenizer->piece(token.id);
-            tokens.value(piece);
-            values.value(token.logprobs.logprob);
-            tops.begin_object();
-            for (const decode::TokenLogprob& other : token.logprobs.top) {
-                tops.member(options_.tokenizer->display(other.id), other.logprob);
-            }
-            tops.end_object();
-            offsets.value(offset);
-            offset += piece.size();
-        }
-        JsonWriter json;
-        json.begin_object().key("tokens").raw(tokens.end_array().text());
-        json.key("token_logprobs").raw(values.end_array().text());
-        json.key("top_logprobs").raw(tops.end_array().text());
-        json.key("text_offset").raw(offsets.end_array().text());
-        return json.end_object().take();
+        return options_.logprobs < 0 ? "null" : logprobs_.json(text.tokens, text.sent);
     }
+
+    const CompletionLogprobs logprobs_;
 };
 
 }  // namespace

@@ -155,5 +155,32 @@ TEST_F(ApiTest, TemplatesSeeOneTime) {
         "f" + now);
 }
 
+// A hot text of a tiny model: bytes, line ends and rare characters, most of them improbable.
+TEST_F(ApiTest, TheDrawnTokenIsAmongTheTopLogprobs) {
+    open();
+    int bytes = 0, lines = 0, beyond = 0;
+    for (int seed = 0; seed < 20; ++seed) {
+        const Json made = ok("/v1/completions", {{"prompt", "Once"},
+                                                 {"max_tokens", 100},
+                                                 {"temperature", 2},
+                                                 {"logprobs", 3},
+                                                 {"ignore_eos", true},
+                                                 {"seed", seed}})["choices"][0]["logprobs"];
+        for (std::size_t i = 0; i < made["tokens"].size(); ++i) {
+            const std::string token = made["tokens"][i];
+            const Json& top = made["top_logprobs"][i];
+            ASSERT_TRUE(top.contains(token)) << token << top;
+            EXPECT_EQ(top[token], made["token_logprobs"][i]);
+            bytes += token.starts_with("bytes:\\x") ? 1 : 0;
+            lines += token == "\n" ? 1 : 0;
+            beyond += top.size() > 3 ? 1 : 0;
+            EXPECT_EQ(token.find("\xEF\xBF\xBD"), std::string::npos) << token;
+        }
+    }
+    EXPECT_GT(bytes, 0);
+    EXPECT_GT(lines, 0);
+    EXPECT_GT(beyond, 0);
+}
+
 }  // namespace
 }  // namespace mr::serve
