@@ -48,8 +48,8 @@ struct GenerateOptions {
     DiffusionOptions diffusion{};  // for a diffusion model
     // Called after every pass with the open block: its tokens, and which of them are settled.
     std::function<void(std::span<const std::int32_t>, std::span<const std::uint8_t>)> on_pass;
-    // Called with every token as soon as it is known, before its text, with its log-probabilities
-    // if options ask for them.
+    // Called with every token as soon as it is known, with its log-probabilities if options ask for
+    // them: before its text; with an end token after all text.
     std::function<void(std::int32_t, const DrawnLogprobs*)> on_token;
     Keep keep = Keep::all;
     // Polled before every pass and between parts of a long prompt; true ends the generation.

@@ -182,5 +182,42 @@ TEST_F(ApiTest, TheDrawnTokenIsAmongTheTopLogprobs) {
     EXPECT_GT(beyond, 0);
 }
 
+// The entries of `logprobs` of a completion, and of the same completion as a stream.
+std::pair<Json, Json> entries_of(const Json& whole, const std::vector<Json>& events) {
+    Json streamed;
+    for (const Json& event : events) {
+        const Json& logprobs = event["choices"][0]["logprobs"];
+        if (logprobs.is_null()) continue;
+        for (const auto& [name, list] : logprobs.items()) {
+            for (const Json& entry : list) streamed[name].push_back(entry);
+        }
+    }
+    return {whole["choices"][0]["logprobs"], streamed};
+}
+
+// The end of the text may be the beginning of the stop string, so it is held back until the end
+// token is drawn.
+TEST_F(ApiTest, StreamsHaveTheLogprobsOfBodies) {
+    open();
+    const std::int32_t eos = *desk_->model().tokenizer->eos();
+    Json asked = {{"prompt", "Once"}, {"max_tokens", 40}, {"temperature", 0}, {"logprobs", 2}};
+    int held = 0;
+    for (int bias = 1; bias < 40; ++bias) {
+        asked["logit_bias"][std::to_string(eos)] = bias / 4.0;
+        asked.erase("stop");
+        const Json plain = ok("/v1/completions", asked);
+        const std::string text = plain["choices"][0]["text"];
+        if (plain["choices"][0]["finish_reason"] != "stop" || text.empty()) continue;
+        if (static_cast<unsigned char>(text.back()) > 127) continue;
+        asked["stop"] = {text.substr(text.size() - 1) + "QQQ"};
+        const auto [whole, stream] =
+            entries_of(ok("/v1/completions", asked), streamed("/v1/completions", asked));
+        EXPECT_EQ(whole, plain["choices"][0]["logprobs"]);
+        EXPECT_EQ(stream, whole);
+        ++held;
+    }
+    EXPECT_GT(held, 0);
+}
+
 }  // namespace
 }  // namespace mr::serve
