@@ -95,6 +95,7 @@ struct Generated {
     bool end_token = false;  // the last token drawn is an end token, which is not part of the text
     std::string stopped_by;  // the stop string that ended it
     std::int64_t prompt_tokens = 0;
+    std::int64_t found = 0;  // prompt tokens that were in the cache, or that a text beside computed
     std::int64_t passes = 0;   // diffusion model: passes that computed its blocks
     std::int64_t evicted = 0;  // stream: tokens that the last token could no longer see
     // Computed tokens, without those found in the cache; the time up to the first token.

@@ -219,5 +219,28 @@ TEST_F(ApiTest, StreamsHaveTheLogprobsOfBodies) {
     EXPECT_GT(held, 0);
 }
 
+TEST_F(ApiTest, CachedTokensAreThoseFoundInTheCache) {
+    open();
+    const std::vector<int> prompt(100, 7);
+    const auto cached = [&](int tokens, int choices) {
+        const Json usage = ok("/v1/completions", {{"prompt", prompt},
+                                                  {"max_tokens", tokens},
+                                                  {"n", choices},
+                                                  {"ignore_eos", true}})["usage"];
+        EXPECT_EQ(usage["prompt_tokens"], 100);
+        return usage["prompt_tokens_details"]["cached_tokens"].get<int>();
+    };
+    EXPECT_EQ(cached(0, 1), 0);
+    EXPECT_EQ(metrics_.found_tokens, 0U);
+    EXPECT_EQ(cached(1, 1), 0);
+    EXPECT_EQ(metrics_.found_tokens, 0U);
+    EXPECT_EQ(cached(0, 1), 0);
+    EXPECT_EQ(metrics_.found_tokens, 0U);
+    const int found = cached(1, 1);
+    EXPECT_GT(found, 90);
+    EXPECT_LT(found, 100);  // the last token is computed for its logits
+    EXPECT_EQ(metrics_.found_tokens, static_cast<std::uint64_t>(found));
+}
+
 }  // namespace
 }  // namespace mr::serve
