@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "decode/host_guess.h"
+#include "decode/prompt.h"
 #include "decode/scheduler_request.h"
 
 namespace mr::decode {
@@ -87,9 +88,7 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     request->cut = engine_.cut();
     request->out.prompt_tokens = tokens;
     if (tokenizer) {
-        // If the prompt is only the beginning-of-text token, the answer begins a text.
-        const bool at_start = tokens == 1 && tokenizer->bos() == prompt[0];
-        request->text.emplace(*tokenizer, options.stop, at_start);
+        request->text.emplace(*tokenizer, options.stop, begins_text(*tokenizer, prompt));
     }
     if (options.filter) {
         request->filter = std::make_unique<DrawnFilter>(

@@ -104,7 +104,6 @@ void Answer::send_piece(int choice) {
     ChoiceText& c = choices_[static_cast<std::size_t>(choice)];
     exchange_->write(format_->piece(choice, c));
     c.begun = true;
-    c.sent += c.text.size();
     c.text.clear();
     c.tokens.clear();
     c.fresh = 0;

@@ -30,8 +30,7 @@ struct TokenInfo {
 struct ChoiceText {
     std::string text{};
     std::vector<TokenInfo> tokens{};
-    std::size_t sent = 0;  // bytes before `text`
-    int fresh = 0;         // tokens in `text`
+    int fresh = 0;  // tokens in `text`
     bool drew = false, begun = false, ended = false;
     decode::StopReason reason = decode::StopReason::length;
     std::string stopped_by{};
@@ -123,6 +122,7 @@ struct FormatOptions {
     bool verbose_usage = false;
     int logprobs = -1;                 // number of most probable tokens; -1: not asked for
     int choices = 1;                   // of each prompt
+    std::vector<bool> begins{};        // by prompt: its choices begin a text
     std::vector<std::string> echo{};   // by prompt: the text before its choices' own
     std::vector<std::string> stops{};  // asked for by the client
     std::int64_t prompt_tokens = 0;

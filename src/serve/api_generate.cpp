@@ -1,6 +1,7 @@
 // Routes that make text.
 #include <fmt/format.h>
 
+#include "decode/prompt.h"
 #include "serve/api.h"
 
 namespace mr::serve {
@@ -91,6 +92,7 @@ void Api::completions(const Call& call) {
         work.options.max_tokens = most_tokens(ids.size(), asked);
         work.choices = choices;
         tokens += static_cast<std::int64_t>(ids.size());
+        format.begins.push_back(decode::begins_text(tokenizer_, ids));
         if (echo) format.echo.push_back(tokenizer_.decode(ids, true));
         work.prompt = std::move(ids);
         works.push_back(std::move(work));

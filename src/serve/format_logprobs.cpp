@@ -9,6 +9,14 @@
 #include "formats/bytes.h"
 
 namespace mr::serve {
+namespace {
+
+std::size_t characters_of(std::string_view utf8) {
+    return static_cast<std::size_t>(
+        std::count_if(utf8.begin(), utf8.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+}  // namespace
 
 // A token's text, as in `tokens` and as a key of `top_logprobs`. As OpenAI does, bytes that are not
 // text on their own are written as "bytes:\xe2\x80".
@@ -39,7 +47,22 @@ void CompletionLogprobs::add_top(formats::JsonWriter& json, const TokenInfo& tok
     json.end_object();
 }
 
-std::string CompletionLogprobs::json(std::span<const TokenInfo> list, std::size_t offset) const {
+// The character of the text, as it is sent, at which the token begins. Tokens that make up one
+// character together begin at the same place.
+std::size_t CompletionLogprobs::offset_of(std::int32_t id, Place& place) const {
+    const std::size_t before = place.characters;
+    place.characters += characters_of(place.decoder.push(id));
+    const std::string piece = tokenizer_.piece(id);
+    if (!formats::is_utf8(piece)) return before;
+    // Bytes before it that turn out to be no character are U+FFFD in the text.
+    const std::size_t own = std::min(characters_of(piece), place.characters);
+    return std::max(before, place.characters - own);
+}
+
+std::string CompletionLogprobs::json(int choice, bool begins, std::span<const TokenInfo> list) {
+    const text::StreamOptions options{.at_start = begins};
+    Place& place =
+        places_.try_emplace(choice, Place{text::StreamDecoder(tokenizer_, options)}).first->second;
     formats::JsonWriter tokens, values, tops, offsets;
     tokens.begin_array();
     values.begin_array();
@@ -49,8 +72,7 @@ std::string CompletionLogprobs::json(std::span<const TokenInfo> list, std::size_
         tokens.value(token_text(token.id));
         values.value(token.logprobs.logprob);
         add_top(tops, token);
-        offsets.value(offset);
-        offset += tokenizer_.piece(token.id).size();
+        offsets.value(offset_of(token.id, place));
     }
     formats::JsonWriter json;
     json.begin_object().key("tokens").raw(tokens.end_array().text());

@@ -1,7 +1,9 @@
 // The `logprobs` of /v1/completions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 
@@ -15,14 +17,21 @@ class CompletionLogprobs {
     // The tokenizer must outlive the object.
     explicit CompletionLogprobs(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
-    // `offset`: bytes of the text before the tokens.
-    std::string json(std::span<const TokenInfo> tokens, std::size_t offset) const;
+    // The next tokens of a choice. `begins`: it begins a text (decode::begins_text).
+    std::string json(int choice, bool begins, std::span<const TokenInfo> tokens);
 
   private:
+    // The end of a choice's text so far.
+    struct Place {
+        text::StreamDecoder decoder;
+        std::size_t characters = 0;
+    };
+    std::size_t offset_of(std::int32_t id, Place& place) const;
     std::string token_text(std::int32_t id) const;
     void add_top(formats::JsonWriter& json, const TokenInfo& token) const;
 
     const text::Tokenizer& tokenizer_;
+    std::map<int, Place> places_;  // by choice
 };
 
 }  // namespace mr::serve

@@ -45,7 +45,7 @@ class OpenAiFormat : public Format {
     }
 
   protected:
-    virtual std::string choice_json(int choice, const ChoiceText& text) const = 0;
+    virtual std::string choice_json(int choice, const ChoiceText& text) = 0;
 
     // One choice of a chunk; the text before it is the same in all chunks. `own`: this server's own
     // object, beside the choice.
@@ -177,7 +177,7 @@ class ChatFormat final : public OpenAiFormat {
     }
 
   protected:
-    std::string choice_json(int choice, const ChoiceText& text) const override {
+    std::string choice_json(int choice, const ChoiceText& text) override {
         CalledText made{text.text};
         if (options_.calls) made = read_calls(*options_.calls, text.text);
         JsonWriter json;
@@ -296,7 +296,7 @@ class CompletionFormat final : public OpenAiFormat {
     }
 
   protected:
-    std::string choice_json(int choice, const ChoiceText& text) const override {
+    std::string choice_json(int choice, const ChoiceText& text) override {
         return choice_json(choice, text, echo(choice), finish_reason(text));
     }
 
@@ -307,19 +307,21 @@ class CompletionFormat final : public OpenAiFormat {
     }
 
     std::string choice_json(int choice, const ChoiceText& text, const std::string& echo,
-                            const char* reason) const {
+                            const char* reason) {
         JsonWriter json;
         json.begin_object().member("index", choice).member("text", echo + text.text);
-        json.key("logprobs").raw(logprobs(text)).key("finish_reason");
+        json.key("logprobs").raw(logprobs(choice, text)).key("finish_reason");
         reason ? json.value(reason) : json.null();
         return json.end_object().take();
     }
 
-    std::string logprobs(const ChoiceText& text) const {
-        return options_.logprobs < 0 ? "null" : logprobs_.json(text.tokens, text.sent);
+    std::string logprobs(int choice, const ChoiceText& text) {
+        if (options_.logprobs < 0) return "null";
+        const bool begins = options_.begins[static_cast<std::size_t>(choice / options_.choices)];
+        return logprobs_.json(choice, begins, text.tokens);
     }
 
-    const CompletionLogprobs logprobs_;
+    CompletionLogprobs logprobs_;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Requests and answers of the API over a tiny model.
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <thread>
 
 #include "api_cases.h"
+#include "core/utf8.h"
 
 namespace mr::serve {
 namespace {
@@ -240,6 +242,54 @@ TEST_F(ApiTest, CachedTokensAreThoseFoundInTheCache) {
     EXPECT_GT(found, 90);
     EXPECT_LT(found, 100);  // the last token is computed for its logits
     EXPECT_EQ(metrics_.found_tokens, static_cast<std::uint64_t>(found));
+}
+
+std::u32string characters(const std::string& utf8) {
+    std::u32string out;
+    for (std::size_t at = 0; at < utf8.size();) {
+        const Utf8Char c = utf8_at(utf8, at);
+        EXPECT_TRUE(c.valid);
+        out += c.code;
+        at += c.size;
+    }
+    return out;
+}
+
+TEST_F(ApiTest, OffsetsCountCharacters) {
+    open();
+    int checked = 0, wide = 0;
+    for (int seed = 0; seed < 20; ++seed) {
+        const Json asked = {{"prompt", seed % 2 ? "Once" : ""},
+                            {"max_tokens", 100},
+                            {"temperature", 2},
+                            {"logprobs", 0},
+                            {"seed", seed},
+                            {"stop", {"QQ"}},
+                            {"ignore_eos", true}};
+        const Json made = ok("/v1/completions", asked);
+        const auto [whole, stream] = entries_of(made, streamed("/v1/completions", asked));
+        EXPECT_EQ(stream, whole);
+        const std::u32string text = characters(made["choices"][0]["text"]);
+        for (std::size_t i = 0; i < whole["tokens"].size(); ++i) {
+            const std::string name = whole["tokens"][i];
+            const auto at = whole["text_offset"][i].get<std::size_t>();
+            ASSERT_LE(at, text.size());
+            const auto id = desk_->model().tokenizer->find(name);
+            if (name.starts_with("bytes:") || (id && desk_->model().tokenizer->is_special(*id))) {
+                continue;
+            }
+            std::u32string token = characters(name);
+            if (i == 0 && seed % 2 == 0 && token[0] == U' ') token.erase(0, 1);  // not printed
+            EXPECT_EQ(text.substr(at, token.size()) == token, true) << seed << " " << i << name;
+            ++checked;
+        }
+        wide +=
+            std::any_of(text.begin(), text.end(), [](char32_t c) { return c > 127 && c != 0xFFFD; })
+                ? 1
+                : 0;
+    }
+    EXPECT_GT(checked, 500);
+    EXPECT_GT(wide, 5);
 }
 
 }  // namespace
