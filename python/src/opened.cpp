@@ -146,6 +146,7 @@ std::string Opened::decode(std::span<const std::int32_t> ids) const {
 
 Opened::ChatPrompt Opened::chat_prompt(std::span<const text::ChatMessage> messages,
                                        text::ChatOptions options) const {
+    options.require_template = !options.arguments.empty();
     const text::ChatWriter writer(decode::require_tokenizer(*model_), std::move(options));
     return {writer.encode(messages, true), writer.stops()};
 }

@@ -2,6 +2,7 @@
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -143,6 +144,19 @@ def test_chat_answers_as_the_program_does(model, program, tmp_path):
                           check=True).stdout
     assert model.chat([{"role": "user", "content": "Hi"}], seed=9,
                       max_tokens=25) == json.loads(said)["content"]
+
+
+def test_variables_that_break_the_template_are_an_error(source, tmp_path):
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(source / "tests/reference/llama2" / name, tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(
+        "{% if n is defined %}{{ n + 1 }}{% endif %}{{ messages[0].content }}")
+    talk = [{"role": "user", "content": "Hi"}]
+    with mr.Model(tmp_path, device="cpu", threads=1) as tiny:
+        assert tiny.chat(talk, max_tokens=1).prompt_tokens > 0
+        assert tiny.chat(talk, max_tokens=1, template_args={"n": 1}).prompt_tokens > 0
+        with pytest.raises(mr.InputError, match="chat template: line 1"):
+            tiny.chat(talk, max_tokens=1, template_args={"n": "a"})
 
 
 def test_a_conversation_that_is_none(model):

@@ -48,8 +48,8 @@ struct GenerateOptions {
     DiffusionOptions diffusion{};  // for a diffusion model
     // Called after every pass with the open block: its tokens, and which of them are settled.
     std::function<void(std::span<const std::int32_t>, std::span<const std::uint8_t>)> on_pass;
-    // Called with every token as soon as it is known, before its text, with its log-probabilities
-    // if options ask for them.
+    // Called with every token as soon as it is known, with its log-probabilities if options ask for
+    // them: before its text; with an end token after all text.
     std::function<void(std::int32_t, const DrawnLogprobs*)> on_token;
     Keep keep = Keep::all;
     // Polled before every pass and between parts of a long prompt; true ends the generation.
@@ -95,6 +95,7 @@ struct Generated {
     bool end_token = false;  // the last token drawn is an end token, which is not part of the text
     std::string stopped_by;  // the stop string that ended it
     std::int64_t prompt_tokens = 0;
+    std::int64_t found = 0;  // prompt tokens that were in the cache, or that a text beside computed
     std::int64_t passes = 0;   // diffusion model: passes that computed its blocks
     std::int64_t evicted = 0;  // stream: tokens that the last token could no longer see
     // Computed tokens, without those found in the cache; the time up to the first token.

@@ -24,4 +24,8 @@ std::vector<std::int32_t> encode_prompt(const model::Model& model, std::string_v
                         .remedy = "give a prompt with -p"});
 }
 
+bool begins_text(const text::Tokenizer& tokenizer, std::span<const std::int32_t> prompt) {
+    return prompt.size() == 1 && tokenizer.bos() == prompt[0];
+}
+
 }  // namespace mr::decode

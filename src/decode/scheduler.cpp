@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "decode/host_guess.h"
+#include "decode/prompt.h"
 #include "decode/scheduler_request.h"
 
 namespace mr::decode {
@@ -87,9 +88,7 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     request->cut = engine_.cut();
     request->out.prompt_tokens = tokens;
     if (tokenizer) {
-        // If the prompt is only the beginning-of-text token, the answer begins a text.
-        const bool at_start = tokens == 1 && tokenizer->bos() == prompt[0];
-        request->text.emplace(*tokenizer, options.stop, at_start);
+        request->text.emplace(*tokenizer, options.stop, begins_text(*tokenizer, prompt));
     }
     if (options.filter) {
         request->filter = std::make_unique<DrawnFilter>(
@@ -239,8 +238,8 @@ bool Scheduler::admit(Request& request) {
     if (request.leader) {
         request.leader->followers.push_back(&request);
         if (!request.blocks) request.leader->draws.push_back(request.slot);
-        totals_.found += request.prefix;
     }
+    request.out.found = request.done;
     totals_.found += request.done;
     if (request.options.cancelled && engine_.cut() == 1 && piece_limit_ == 0) {
         piece_limit_ = kFirstPiece;
@@ -397,7 +396,8 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
     for (Request* const follower : r.followers) {
         cache.advance(follower->seq, r.done);
         if (follower->copy) engine_.copy_page(follower->copy->to, follower->copy->from);
-        follower->done = r.done;
+        follower->done = follower->out.found = r.done;
+        totals_.found += r.done;
         if (!r.blocks) follower->drew();
         follower->leader = nullptr;
         follower->ledger_prefilled = engine_.ledger();
@@ -436,6 +436,8 @@ void Scheduler::finish(Request& r, StopReason reason) {
         next.done =
             std::min(r.done, r.prefix / model::KvCache::kPageTokens * model::KvCache::kPageTokens);
         cache.advance(next.seq, next.done);
+        next.out.found = next.done;
+        totals_.found += next.done;
         next.leader = nullptr;
         next.copy.reset();
         for (std::size_t i = 1; i < r.followers.size(); ++i) {

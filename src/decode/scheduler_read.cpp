@@ -97,14 +97,16 @@ void Scheduler::fail(Request& r, const Error& error) {
 
 // Handles a new token: it becomes text, or ends it.
 void Scheduler::take_token(Request& r, std::int32_t token) {
-    const bool ends = ends_text(token);
-    if (r.options.on_token) {
+    const auto tell = [&] {
+        if (!r.options.on_token) return;
         r.options.on_token(token, r.out.logprobs.empty() ? nullptr : &r.out.logprobs.back());
-    }
-    if (ends && (!r.options.ignore_end || r.filter)) {
+    };
+    if (ends_text(token) && (!r.options.ignore_end || r.filter)) {
         r.out.end_token = true;
-        return finish(r, StopReason::end_of_text);
+        finish(r, StopReason::end_of_text);  // delivers text that was held back
+        return tell();
     }
+    tell();
     if (r.filter) r.filter->accept(token);
     if (r.text) {
         const std::string text = r.text->push(token);

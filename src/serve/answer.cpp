@@ -104,7 +104,6 @@ void Answer::send_piece(int choice) {
     ChoiceText& c = choices_[static_cast<std::size_t>(choice)];
     exchange_->write(format_->piece(choice, c));
     c.begun = true;
-    c.sent += c.text.size();
     c.text.clear();
     c.tokens.clear();
     c.fresh = 0;
@@ -119,9 +118,7 @@ void Answer::ended(int choice, const decode::Generated& made) {
     if (made.end_token && !c.tokens.empty()) c.tokens.pop_back();
     usage_.completion += made.drawn;
     // A prompt counts once, however many choices it has.
-    if (choice % choices_a_prompt_ == 0) {
-        usage_.found += std::max<std::int64_t>(made.prompt_tokens - made.prefill.tokens, 0);
-    }
+    if (choice % choices_a_prompt_ == 0) usage_.found += made.found;
     usage_.choices[static_cast<std::size_t>(choice)] =
         Usage::Choice{Spent(made.prefill), Spent(made.decode), made.passes};
     usage_.seconds = std::max(usage_.seconds, made.decode.seconds);

@@ -30,8 +30,7 @@ struct TokenInfo {
 struct ChoiceText {
     std::string text{};
     std::vector<TokenInfo> tokens{};
-    std::size_t sent = 0;  // bytes before `text`
-    int fresh = 0;         // tokens in `text`
+    int fresh = 0;  // tokens in `text`
     bool drew = false, begun = false, ended = false;
     decode::StopReason reason = decode::StopReason::length;
     std::string stopped_by{};
@@ -122,7 +121,9 @@ struct FormatOptions {
     bool include_blocks = false;
     bool verbose_usage = false;
     int logprobs = -1;                 // number of most probable tokens; -1: not asked for
-    std::vector<std::string> echo{};   // by choice: text before its own
+    int choices = 1;                   // of each prompt
+    std::vector<bool> begins{};        // by prompt: its choices begin a text
+    std::vector<std::string> echo{};   // by prompt: the text before its choices' own
     std::vector<std::string> stops{};  // asked for by the client
     std::int64_t prompt_tokens = 0;
     const text::Tokenizer* tokenizer = nullptr;

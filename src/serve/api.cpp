@@ -16,13 +16,19 @@ using formats::JsonWriter;
 
 constexpr formats::JsonLimits kLimits{.depth = 64, .values = std::size_t{1} << 21};
 
+// All requests see the same time: a prompt that changed with the clock would change its text.
+ApiOptions at_one_time(ApiOptions options) {
+    if (!options.chat.now) options.chat.now = text::jinja::local_time();
+    return options;
+}
+
 }  // namespace
 
 Api::Api(Desk& desk, const Gate& gate, Metrics& metrics, ApiOptions options)
     : desk_(desk),
       gate_(gate),
       metrics_(metrics),
-      options_(std::move(options)),
+      options_(at_one_time(std::move(options))),
       tokenizer_(decode::require_tokenizer(desk.model())),
       chat_(tokenizer_, options_.chat),
       tool_template_(text::try_tools(tokenizer_, options_.chat)),

@@ -1,6 +1,7 @@
 // Routes that make text.
 #include <fmt/format.h>
 
+#include "decode/prompt.h"
 #include "serve/api.h"
 
 namespace mr::serve {
@@ -75,26 +76,26 @@ void Api::completions(const Call& call) {
                            "'logprobs' of the prompt are not supported: leave out 'echo'",
                            "invalid_value");
     }
+    std::vector<std::vector<std::int32_t>> prompts = token_lists(fields, "prompt", kMostPrompts);
+    const int all = choices * static_cast<int>(prompts.size());
+    if (all > static_cast<int>(kMostPrompts)) {
+        throw Failure::bad("n", fmt::format("prompts times 'n' must be at most {}", kMostPrompts),
+                           "invalid_value");
+    }
+    format.choices = choices;
     std::vector<Desk::Work> works;
     std::int64_t tokens = 0;
-    for (std::vector<std::int32_t>& ids : token_lists(fields, "prompt", kMostPrompts)) {
+    for (std::vector<std::int32_t>& ids : prompts) {
         Desk::Work work;
         work.options = options;
         work.options.logprobs = format.logprobs;
         work.options.max_tokens = most_tokens(ids.size(), asked);
         work.choices = choices;
         tokens += static_cast<std::int64_t>(ids.size());
-        if (echo) {
-            const std::string text = tokenizer_.decode(ids, true);
-            format.echo.insert(format.echo.end(), static_cast<std::size_t>(choices), text);
-        }
+        format.begins.push_back(decode::begins_text(tokenizer_, ids));
+        if (echo) format.echo.push_back(tokenizer_.decode(ids, true));
         work.prompt = std::move(ids);
         works.push_back(std::move(work));
-    }
-    const int all = choices * static_cast<int>(works.size());
-    if (all > static_cast<int>(kMostPrompts)) {
-        throw Failure::bad("n", fmt::format("prompts times 'n' must be at most {}", kMostPrompts),
-                           "invalid_value");
     }
     auto answer = std::make_shared<Answer>(call.exchange, completion_format(std::move(format)), all,
                                            fields.flag("stream"), tokens, choices);

@@ -186,21 +186,22 @@ Api::Conversation Api::conversation(const Fields& fields, bool anthropic) const 
     return out;
 }
 
-// A writer for what the server's own lacks: tools, and variables of the request.
+// A writer for what the server's own lacks: tools, and variables of the request. The model's
+// template must support them: another format would be a surprise.
 std::optional<text::ChatWriter> Api::own_writer(const Conversation& conversation,
                                                 const Fields& fields) const {
     text::ChatOptions options = options_.chat;
+    options.require_template = chat_.has_template();
     const std::size_t usual = options.arguments.size();
-    const char* field = "tools";
     if (tool_template_.knows && !conversation.tools.json.empty()) {
         options.arguments.push_back("tools=" + conversation.tools.json);
     }
-    if (const auto given = fields.find("chat_template_kwargs"); given && !given->empty()) {
-        field = "chat_template_kwargs";
+    const std::size_t with_tools = options.arguments.size();
+    if (const auto given = fields.find("chat_template_kwargs")) {
         for (const auto& [name, value] : given->items()) {
             if (!text::is_template_variable(name)) {
                 wrong(
-                    field,
+                    "chat_template_kwargs",
                     fmt::format("has '{}', which is not a variable name: use letters, digits and _",
                                 printable(name, 40)));
             }
@@ -211,10 +212,20 @@ std::optional<text::ChatWriter> Api::own_writer(const Conversation& conversation
         }
     }
     if (options.arguments.size() == usual) return std::nullopt;
+    const auto writer = [&](const char* field) {
+        try {
+            return std::optional<text::ChatWriter>(std::in_place, tokenizer_, options);
+        } catch (const Error& error) {
+            throw Failure::bad(field, error.what(), "invalid_value");
+        }
+    };
+    if (options.arguments.size() == with_tools) return writer("tools");
     try {
-        return std::optional<text::ChatWriter>(std::in_place, tokenizer_, std::move(options));
-    } catch (const Error& error) {
-        throw Failure::bad(field, error.what(), "invalid_value");
+        return writer("chat_template_kwargs");
+    } catch (const Failure&) {
+        options.arguments.resize(with_tools);  // Are the tools at fault?
+        writer("tools");
+        throw;
     }
 }
 

@@ -29,6 +29,36 @@ std::optional<std::int32_t> token_id(std::string_view text, std::int64_t vocab) 
     return id;
 }
 
+// A function of OpenAI's list. Its description and parameters are optional, but many templates read
+// them unasked.
+std::string function_json(JsonValue function) {
+    formats::JsonWriter json;
+    json.begin_object();
+    for (const auto& [key, value] : function.items_in_file_order()) {
+        if (!value.is_null()) json.key(key).raw(formats::dump_in_file_order(value));
+    }
+    if (!function.find_set("description")) json.member("description", "");
+    if (!function.find_set("parameters")) {
+        json.key("parameters").raw(R"({"type":"object","properties":{}})");
+    }
+    return json.end_object().take();
+}
+
+// OpenAI's list as templates see it.
+std::string shown_tools(JsonValue tools) {
+    formats::JsonWriter json;
+    json.begin_array();
+    for (const JsonValue tool : tools) {
+        json.begin_object();
+        for (const auto& [key, value] : tool.items_in_file_order()) {
+            json.key(key).raw(key == "function" ? function_json(value)
+                                                : formats::dump_in_file_order(value));
+        }
+        json.end_object();
+    }
+    return json.end_array().take();
+}
+
 // Converts Anthropic's list to OpenAI's, which templates know.
 std::string openai_tools(JsonValue tools, std::vector<grammar::Tool>& list) {
     formats::JsonWriter json;
@@ -48,9 +78,8 @@ std::string openai_tools(JsonValue tools, std::vector<grammar::Tool>& list) {
         list.push_back({std::string(name->text()), *schema, here + ".input_schema"});
         json.begin_object().member("type", "function").key("function").begin_object();
         json.member("name", name->text());
-        if (const auto about = tool.find_set("description"); about && about->is_string()) {
-            json.member("description", about->text());
-        }
+        const auto about = tool.find_set("description");
+        json.member("description", about && about->is_string() ? about->text() : "");
         json.key("parameters").raw(formats::dump_in_file_order(*schema));
         json.end_object().end_object();
     }
@@ -149,7 +178,7 @@ Api::Tools Api::tools(const Fields& fields, bool anthropic) {
         chosen = anthropic_choice(choice, out.list);
     } else {
         out.list = grammar::read_tools(*given);
-        out.json = formats::dump_in_file_order(*given);
+        out.json = shown_tools(*given);
         chosen =
             grammar::read_tool_choice(choice, out.list, fields.flag("parallel_tool_calls", true));
     }

@@ -250,8 +250,7 @@ void Desk::take_ended() {
 void Desk::end(Open& open, const decode::Generated& made) {
     const JobPtr& job = open.job;
     const double took = seconds_between(job->arrived, Clock::now());
-    metrics_.found_tokens += static_cast<std::uint64_t>(
-        std::max<std::int64_t>(made.prompt_tokens - made.prefill.tokens, 0));
+    metrics_.found_tokens += static_cast<std::uint64_t>(made.found);
     if (made.reason == decode::StopReason::cancelled) {
         ++metrics_.ended_abort;
         if (job->over) return;

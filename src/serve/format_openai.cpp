@@ -5,6 +5,7 @@
 
 #include "formats/json_writer.h"
 #include "serve/answer.h"
+#include "serve/format_logprobs.h"
 
 namespace mr::serve {
 namespace {
@@ -44,7 +45,7 @@ class OpenAiFormat : public Format {
     }
 
   protected:
-    virtual std::string choice_json(int choice, const ChoiceText& text) const = 0;
+    virtual std::string choice_json(int choice, const ChoiceText& text) = 0;
 
     // One choice of a chunk; the text before it is the same in all chunks. `own`: this server's own
     // object, beside the choice.
@@ -176,7 +177,7 @@ class ChatFormat final : public OpenAiFormat {
     }
 
   protected:
-    std::string choice_json(int choice, const ChoiceText& text) const override {
+    std::string choice_json(int choice, const ChoiceText& text) override {
         CalledText made{text.text};
         if (options_.calls) made = read_calls(*options_.calls, text.text);
         JsonWriter json;
@@ -283,7 +284,8 @@ class ChatFormat final : public OpenAiFormat {
 class CompletionFormat final : public OpenAiFormat {
   public:
     explicit CompletionFormat(FormatOptions options)
-        : OpenAiFormat(std::move(options), "text_completion", "text_completion") {}
+        : OpenAiFormat(std::move(options), "text_completion", "text_completion"),
+          logprobs_(*options_.tokenizer) {}
 
     std::string piece(int choice, const ChoiceText& text) override {
         return chunk(choice_json(choice, text, text.begun ? "" : echo(choice), nullptr),
@@ -294,51 +296,32 @@ class CompletionFormat final : public OpenAiFormat {
     }
 
   protected:
-    std::string choice_json(int choice, const ChoiceText& text) const override {
+    std::string choice_json(int choice, const ChoiceText& text) override {
         return choice_json(choice, text, echo(choice), finish_reason(text));
     }
 
   private:
     std::string echo(int choice) const {
-        return options_.echo.empty() ? "" : options_.echo[static_cast<std::size_t>(choice)];
+        if (options_.echo.empty()) return {};
+        return options_.echo[static_cast<std::size_t>(choice / options_.choices)];
     }
 
     std::string choice_json(int choice, const ChoiceText& text, const std::string& echo,
-                            const char* reason) const {
+                            const char* reason) {
         JsonWriter json;
         json.begin_object().member("index", choice).member("text", echo + text.text);
-        json.key("logprobs").raw(logprobs(text)).key("finish_reason");
+        json.key("logprobs").raw(logprobs(choice, text)).key("finish_reason");
         reason ? json.value(reason) : json.null();
         return json.end_object().take();
     }
 
-    std::string logprobs(const ChoiceText& text) const {
+    std::string logprobs(int choice, const ChoiceText& text) {
         if (options_.logprobs < 0) return "null";
-        JsonWriter tokens, values, tops, offsets;
-        std::size_t offset = text.sent;
-        tokens.begin_array();
-        values.begin_array();
-        tops.begin_array();
-        offsets.begin_array();
-        for (const TokenInfo& token : text.tokens) {
-            const std::string piece = options_.tokenizer->piece(token.id);
-            tokens.value(piece);
-            values.value(token.logprobs.logprob);
-            tops.begin_object();
-            for (const decode::TokenLogprob& other : token.logprobs.top) {
-                tops.member(options_.tokenizer->display(other.id), other.logprob);
-            }
-            tops.end_object();
-            offsets.value(offset);
-            offset += piece.size();
-        }
-        JsonWriter json;
-        json.begin_object().key("tokens").raw(tokens.end_array().text());
-        json.key("token_logprobs").raw(values.end_array().text());
-        json.key("top_logprobs").raw(tops.end_array().text());
-        json.key("text_offset").raw(offsets.end_array().text());
-        return json.end_object().take();
+        const bool begins = options_.begins[static_cast<std::size_t>(choice / options_.choices)];
+        return logprobs_.json(choice, begins, text.tokens);
     }
+
+    CompletionLogprobs logprobs_;
 };
 
 }  // namespace

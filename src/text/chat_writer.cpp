@@ -65,12 +65,8 @@ bool is_template_variable(std::string_view name) {
 
 ChatWriter::ChatWriter(const Tokenizer& tokenizer, ChatOptions options)
     : tokenizer_(tokenizer), options_(std::move(options)), format_(detect_chat_format(tokenizer)) {
-    if (!options_.now) {
-        // Read once: a prompt that changed with the clock would never match the prompt cache.
-        const std::time_t now = std::time(nullptr);
-        options_.now.emplace();
-        ::localtime_r(&now, &*options_.now);
-    }
+    // Read once: a prompt that changed with the clock would never match the prompt cache.
+    if (!options_.now) options_.now = jinja::local_time();
     const TokenizerData& data = tokenizer_.data();
     const auto token = [&](const char* name, std::optional<std::int32_t> id) {
         if (id)
@@ -130,7 +126,8 @@ void ChatWriter::load_template() {
     if (source.empty()) {
         if (format_ == ChatFormat::plain) {
             notice_ = data.name + ": has no chat template, and no format is recognised; " +
-                      "using " + name() + " (--chat-template FILE gives one). A model that was not " +
+                      "using " + name() +
+                      " (--chat-template FILE gives one). A model that was not " +
                       "trained to converse continues the text instead of answering";
         }
         return;
@@ -140,6 +137,7 @@ void ChatWriter::load_template() {
         template_ = std::make_unique<const jinja::Template>(source, file + ": chat template");
         try_template();
     } catch (const Error& error) {
+        if (options_.require_template) throw;
         template_ = nullptr;
         notice_ = std::string(error.what()) + "; using " + name() + " instead";
     }

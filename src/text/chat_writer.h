@@ -21,6 +21,8 @@ struct ChatOptions {
     std::vector<std::string> arguments{};
     bool parse_special = false;    // special tokens spelled out in a message become their ids
     std::optional<std::tm> now{};  // the time templates see; none: when the writer was made
+    // If the model's own template cannot be executed with these arguments, that is an error.
+    bool require_template = false;
 };
 
 // Whether this is a valid template variable: letters, digits and _, not starting with a digit.
@@ -30,7 +32,7 @@ class ChatWriter {
   public:
     // The tokenizer must outlive the writer. Throws Error for a template file that cannot be read
     // or executed (input), and for invalid arguments (usage). If the model's own template cannot be
-    // executed, that is no error: notice() says so.
+    // executed, that is an error (input) only if the options say so; otherwise notice() tells.
     ChatWriter(const Tokenizer& tokenizer, ChatOptions options);
 
     // Throws Error (input) if the template refuses the conversation or fails on it.
@@ -43,6 +45,7 @@ class ChatWriter {
     std::vector<std::int32_t> encode(const ChatText& text) const;
     std::vector<std::int32_t> encode_rest(const ChatText& rest, std::int32_t after) const;
 
+    bool has_template() const { return template_ != nullptr; }
     // "its own template", "the template FILE", "the ChatML format".
     std::string name() const;
     // Why the model's own format is not used, in one line; empty if it is used.

@@ -169,6 +169,19 @@ TEST(DiffusionText, TheSamePromptWithTwoBlocksIsTwoTexts) {
     EXPECT_THROW(scheduler.add(prompt, larger), Error);
 }
 
+// The end of the prompt is a part of the first block: it is neither computed before nor found.
+TEST(DiffusionText, TheUnfinishedBlockIsNotFoundInTheCache) {
+    const auto engine = engine_of({"aligned", 4, 0, false});
+    const auto prompt = test::some_tokens(102, 1, 95);
+    const GenerateOptions options = test::filling({.remask = ops::Remask::fixed}, 10);
+    const Generated first = test::filled(*engine, prompt, options);
+    EXPECT_EQ(first.prefill.tokens, 100);
+    EXPECT_EQ(first.found, 0);
+    const Generated second = test::filled(*engine, prompt, options);
+    EXPECT_GT(second.found, 0);
+    EXPECT_EQ(second.found + second.prefill.tokens, 100);
+}
+
 TEST(DiffusionText, APromptThatCanBeCancelledIsCutWhereABlockEnds) {
     // Its first pieces are small, and a block may be longer.
     const DiffusionCase of{"aligned", 4, 0, false};

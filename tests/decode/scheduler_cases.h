@@ -70,6 +70,14 @@ inline std::vector<Order> random_orders(int count, std::uint64_t seed, int vocab
     return orders;
 }
 
+// Every prompt token of a text is computed or found in the cache, if the text has begun.
+inline void expect_counted(const model::Engine& engine, const decode::Generated& made) {
+    EXPECT_LE(made.found + made.prefill.tokens, made.prompt_tokens);
+    if (made.drawn > 0 && !engine.model().spec.diffusion) {
+        EXPECT_EQ(made.found + made.prefill.tokens, made.prompt_tokens);
+    }
+}
+
 // Runs all of them; the cache is checked after every pass.
 inline std::vector<decode::Generated> run_orders(model::Engine& engine,
                                                  std::span<const Order> orders,
@@ -92,7 +100,10 @@ inline std::vector<decode::Generated> run_orders(model::Engine& engine,
             engine.cache().check_books();
             for (auto it = open.begin(); it != open.end();) {
                 std::optional<decode::Generated> made = scheduler.take(it->first);
-                if (made) out[it->second] = std::move(*made);
+                if (made) {
+                    expect_counted(engine, *made);
+                    out[it->second] = std::move(*made);
+                }
                 it = made ? open.erase(it) : std::next(it);
             }
             if (pass > 1000000) throw std::runtime_error("the load does not end");

@@ -104,6 +104,7 @@ TEST(Scheduler, EqualPromptsAreComputedOnce) {
     std::vector<Generated> got;
     for (std::size_t i = 0; i < 8; ++i) {
         got.push_back(*scheduler.take(ids[i]));
+        EXPECT_EQ(got[i].found, i == 0 ? 0 : 100);
         orders[i].prompt = prompt;
         orders[i].options.max_tokens = 10;
         orders[i].options.ignore_end = true;
@@ -144,6 +145,12 @@ TEST(Scheduler, PromptsAreSharedUnderOneSaltAlone) {
     EXPECT_EQ(later[0].prefill.tokens, 1);
     EXPECT_EQ(later[1].prefill.tokens, 1);
     EXPECT_EQ(later[2].prefill.tokens, 100);
+    EXPECT_EQ(later[0].found, 99);
+    EXPECT_EQ(later[2].found, 0);
+    // Nothing is found for a text that never runs.
+    GenerateOptions none = orders[0].options;
+    none.max_tokens = 0;
+    EXPECT_EQ(scheduler.take(scheduler.add(orders[0].prompt, none))->found, 0);
 }
 
 TEST(Scheduler, AFollowerTakesOverWhenItsLeaderIsCancelled) {
@@ -161,6 +168,10 @@ TEST(Scheduler, AFollowerTakesOverWhenItsLeaderIsCancelled) {
     EXPECT_EQ(got[0].reason, StopReason::cancelled);
     EXPECT_TRUE(got[0].ids.empty());
     EXPECT_EQ(totals.prefill.tokens, 150);
+    EXPECT_EQ(got[0].found, 0);
+    EXPECT_EQ(got[1].found, 96);
+    EXPECT_EQ(got[2].found, 150);
+    EXPECT_EQ(totals.found, 246);
     test::expect_as_alone(std::span(orders).subspan(1), {got.begin() + 1, got.end()}, Fresh{});
 }
 

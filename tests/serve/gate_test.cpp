@@ -170,7 +170,7 @@ TEST(Fields, ErrorsSayWhatWasSent) {
               "'logit_bias' is [2], and must be an object, 0 to 1024 entries");
     EXPECT_EQ(message(R"("stop":["a","b","c","d","e"])"),
               "'stop' has 5 entries, and must be 0 to 4 entries");
-    EXPECT_EQ(message(R"("suffix":"ab")"), "'suffix' has 2 bytes, and must be 0 bytes");
+    EXPECT_EQ(message(R"("suffix":"ab")"), "'suffix' is not supported; leave it out");
 }
 
 // docs/server.md contains the current tables.

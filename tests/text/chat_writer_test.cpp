@@ -78,6 +78,22 @@ TEST(ChatWriter, SaysWhatItCannotExecuteAndFallsBack) {
     }
 }
 
+TEST(ChatWriter, ATemplateThatIsRequiredMustBeExecuted) {
+    const auto tokenizer = Tokenizer::from_data(
+        data_with({}, "{% if n is defined %}{{ n + 1 }}{% endif %}{{ messages[0].content }}"));
+    const ChatOptions good{.arguments = {"n=1"}, .require_template = true};
+    EXPECT_EQ(ChatWriter(*tokenizer, good).render(kTalk, true), "2Hi<a>");
+    EXPECT_TRUE(ChatWriter(*tokenizer, good).has_template());
+    ChatOptions bad{.arguments = {"n=a"}, .require_template = true};
+    EXPECT_THROW(ChatWriter(*tokenizer, bad), Error);
+    bad.require_template = false;
+    EXPECT_FALSE(ChatWriter(*tokenizer, bad).has_template());
+    EXPECT_NE(ChatWriter(*tokenizer, bad).notice(), "");
+    // A model without a template has nothing to execute.
+    const auto plain = Tokenizer::from_data(data_with({}, ""));
+    EXPECT_FALSE(ChatWriter(*plain, good).has_template());
+}
+
 TEST(ChatWriter, SaysWhereThereIsNothingToGoBy) {
     const auto plain = Tokenizer::from_data(data_with({}, ""));
     EXPECT_NE(ChatWriter(*plain, {}).notice().find("no chat template"), std::string::npos);

@@ -10,14 +10,14 @@ ErrorInfo at_line(const std::string& name, int line, std::string problem) {
     return {.file = name, .field = "line " + std::to_string(line), .problem = std::move(problem)};
 }
 
+}  // namespace
+
 std::tm local_time() {
     const std::time_t now = std::time(nullptr);
     std::tm out{};
     ::localtime_r(&now, &out);
     return out;
 }
-
-}  // namespace
 
 Template::Template(std::string_view source, std::string name) : name_(std::move(name)) {
     if (source.size() > kMaxTemplateBytes) {

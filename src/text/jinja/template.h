@@ -21,6 +21,8 @@ class Refusal : public Error {
     using Error::Error;
 };
 
+std::tm local_time();  // now
+
 struct RenderOptions {
     std::optional<std::tm> now{};  // for strftime_now; none: the local time
     Limits limits{};
