@@ -89,7 +89,7 @@ def main():
     print("|---|---:|---:|---:|---|---:|---:|---:|")
     for program, name, published, plain, band, pace, paced, first in predictions(sys.argv[1]):
         print(f"| {program} {name} | {shown(published)} | {shown(plain)} "
-              f"| {100 * (plain / published - 1):+.0f}% | {shown(band[0])} to {shown(band[1])} "
+              f"| {round(100 * (plain / published - 1)):+d}% | {shown(band[0])} to {shown(band[1])} "
               f"| {pace:.2f} | " +
               ("set by it | |" if first
                else f"{shown(paced)} | {100 * (paced / published - 1):+.1f}% |"))

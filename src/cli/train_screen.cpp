@@ -11,13 +11,13 @@ namespace mr::cli {
 void TrainScreen::begun(const train::TrainEvents::Begun& run) {
     const model::ModelSpec& spec = run.spec;
     const train::TrainOptions& options = run.options;
-    say(fmt::format("{}: {} of {}, {:.2f} M parameters, vocabulary {}", spec.family,
+    say(fmt::format("{}: {} of {}, {} parameters, vocabulary {}", spec.family,
                     observe::counted(spec.layers, "layer"), spec.dim,
-                    static_cast<double>(spec.parameters()) / 1e6, spec.vocab));
+                    observe::short_count(static_cast<double>(spec.parameters())), spec.vocab));
     std::string parts;
     for (const MemoryPlan::Item& item : run.plan.items()) {
-        parts += fmt::format("{} {} {}", parts.empty() ? ":" : ",", item.name,
-                             format_bytes(item.bytes));
+        parts +=
+            fmt::format("{} {} {}", parts.empty() ? ":" : ",", item.name, format_bytes(item.bytes));
     }
     say(fmt::format("memory {}{}{}", format_bytes(run.plan.total()),
                     !run.pipeline.empty() ? " per rank of the first stage"

@@ -201,8 +201,9 @@ void Run::report() {
     const model::ModelSpec& spec = engine_->spec();
     RunDescription run;
     run.name = o_.out;
-    run.model = fmt::format("{}: {} layers of {}, {:.2f} M parameters", spec.family, spec.layers,
-                            spec.dim, static_cast<double>(spec.parameters()) / 1e6);
+    run.model = fmt::format("{}: {} of {}, {} parameters", spec.family,
+                            observe::counted(spec.layers, "layer"), spec.dim,
+                            observe::short_count(static_cast<double>(spec.parameters())));
     run.device = events_.device;
     run.command = o_.command;
     run.steps = o_.steps;

@@ -17,6 +17,7 @@
 #include "cli/ranks.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -125,8 +126,10 @@ int comm_bench(const BenchCommOptions& options, comm::Comm& comm) {
     const std::vector<Measured> all = measure_all(comm, options);
     Json json = {{"bench", "comm"}, {"ranks", comm.size()}, {"measured", Json::array()}};
     std::string text =
-        fmt::format("comm: {} rank{}\n  {:<15}  {:>12}  {:>10}  {:>12}  {:>8}\n", comm.size(),
-                    comm.size() == 1 ? ", alone" : "s", "", "bytes", "us", "bytes sent", "GB/s");
+        fmt::format("comm: {}{}\n  {:<15}  {:>12}  {:>10}  {:>12}  {:>8}\n",
+                    observe::counted(comm.size(), "rank"),
+                    comm.alone() ? ", which sends nothing: start it with mpirun -n N" : "", "",
+                    "bytes", "us", "bytes sent", "GB/s");
     for (const Measured& m : all) {
         const auto bytes = static_cast<std::uint64_t>(m.count) * sizeof(float);
         const double rate = static_cast<double>(m.sent) / m.seconds / 1e9;

@@ -21,6 +21,7 @@
 #include "core/error.h"
 #include "model/io/source.h"
 #include "model/train/params.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -164,10 +165,11 @@ std::string to_text(const BenchOverlapOptions& options, const overlap::Report& r
     const overlap::Options& measure = options.measure;
     const auto mb = [](std::uint64_t bytes) { return static_cast<double>(bytes) / 1e6; };
     std::string text = fmt::format(
-        "overlap {}: {:.1f}M parameters, batch {} of {} tokens, 1 of {} ranks, the others ghosts: "
+        "overlap {}: {} parameters, batch {} of {} tokens, 1 of {} ranks, the others ghosts: "
         "{}\n  {:.0f} of {:.0f} MB of gradients are ready before the backward's last operation\n",
-        one_line(options.model), static_cast<double>(report.parameters) / 1e6, measure.batch,
-        measure.seq, measure.ranks, report.gpu, mb(report.bytes.before_last), mb(report.bytes.all));
+        one_line(options.model), observe::short_count(static_cast<double>(report.parameters)),
+        measure.batch, measure.seq, measure.ranks, report.gpu, mb(report.bytes.before_last),
+        mb(report.bytes.all));
     for (const overlap::LinkResult& link : report.links) text += link_text(link);
     if (report.occupied.empty()) return text;
     text += fmt::format("\n  {:<32}{:>12}{:>16}\n", "occupied during the backward", "step, ms",

@@ -22,6 +22,7 @@
 #include "model/io/source.h"
 #include "model/train/params.h"
 #include "observe/device_bandwidth.h"
+#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -158,11 +159,12 @@ std::string study_text(const Json& json) {
     const auto at = [](const char* what, std::int64_t step) {
         return fmt::format("{}@{}", what, step);
     };
-    std::string text = fmt::format(
-        "precision {}: {:.2f}M parameters, batch {} of {} tokens, rate {}, seed {}\n  {}\n",
-        one_line(json["model"].get<std::string>()), json["parameters"].get<double>() / 1e6,
-        json["batch"].get<int>(), json["seq"].get<int>(), json["lr"].get<double>(),
-        json["seed"].get<std::uint64_t>(), one_line(json["data"].get<std::string>()));
+    std::string text =
+        fmt::format("precision {}: {} parameters, batch {} of {} tokens, rate {}, seed {}\n  {}\n",
+                    one_line(json["model"].get<std::string>()),
+                    observe::short_count(json["parameters"].get<double>()),
+                    json["batch"].get<int>(), json["seq"].get<int>(), json["lr"].get<double>(),
+                    json["seed"].get<std::uint64_t>(), one_line(json["data"].get<std::string>()));
     text += fmt::format("  CPU, threads {}: {} steps", json["threads"].get<int>(), compared);
     if (!json["gpu"].is_null()) {
         text += fmt::format("; {}: {} steps", json["gpu"].get<std::string>(), steps);

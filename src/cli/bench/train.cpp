@@ -193,9 +193,9 @@ std::string stage_table(const std::vector<Stage>& stages) {
 std::string measured_text(const Json& json, const train::TrainMeasured& m,
                           const BenchTrainOptions& options, double peak) {
     std::string text =
-        fmt::format("train {}: {:.1f}M parameters, batch {} of {} tokens{}, {}, recompute {}: {}\n",
-                    options.model, json["parameters"].get<double>() / 1e6, json["batch"].get<int>(),
-                    options.seq,
+        fmt::format("train {}: {} parameters, batch {} of {} tokens{}, {}, recompute {}: {}\n",
+                    options.model, observe::short_count(json["parameters"].get<double>()),
+                    json["batch"].get<int>(), options.seq,
                     json["block"].is_null()
                         ? ""
                         : fmt::format(", diffusion in blocks of {}", json["block"].get<int>()),
