@@ -7,7 +7,9 @@ namespace mr::serve {
 namespace {
 
 constexpr std::chrono::milliseconds kLinger{2000};  // for the client to close its side
-constexpr std::size_t kReadAhead = 64 << 10;        // bytes of requests after the current one
+// Bytes of requests after the current one. Once as many wait, no more are read, for this long.
+constexpr std::size_t kReadAhead = 64 << 10;
+constexpr std::chrono::milliseconds kReadAheadWait{1000};
 
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -116,6 +118,7 @@ void HttpConnection::count_body(std::size_t bytes) {
 
 void HttpConnection::check(Clock::time_point now) {
     if (writing_ && now > write_deadline_) return close();
+    if (current_ && now > ahead_deadline_) drop_ahead();
     if (current_ || now <= deadline_) return;
     if (parser_ && !lingering_ && !broken_) {
         return refuse(408, "the request was not complete in time");
@@ -131,7 +134,10 @@ void HttpConnection::drain() {
 
 void HttpConnection::read() {
     if (reading_ || closed_ || eof_) return;
-    if (current_ && in_.size() >= kReadAhead) return;
+    if (current_ && in_.size() >= kReadAhead) {
+        ahead_deadline_ = std::min(ahead_deadline_, Clock::now() + kReadAheadWait);
+        return;
+    }
     reading_ = true;
     socket_.async_read_some(asio::buffer(chunk_),
                             [self = shared_from_this()](const error_code& problem, std::size_t n) {
@@ -149,6 +155,19 @@ void HttpConnection::took(const error_code& problem, std::size_t count) {
     if (!lingering_ && !broken_) {
         in_.append(chunk_.data(), count);
         if (!current_) parse();
+    }
+    read();
+}
+
+// A long answer, and many requests behind it. Only a connection that is read shows that its client
+// has left, so the requests are dropped, and the connection ends after the answer.
+void HttpConnection::drop_ahead() {
+    ahead_deadline_ = kNever;
+    broken_ = true;
+    std::string().swap(in_);
+    {
+        const std::lock_guard lock(current_->mutex_);
+        current_->keep_alive_ = false;
     }
     read();
 }
@@ -353,6 +372,7 @@ void HttpConnection::send() {
 // The answer is sent.
 void HttpConnection::finish() {
     const HttpExchangePtr done = std::exchange(current_, nullptr);
+    ahead_deadline_ = kNever;
     const std::chrono::duration<double> took = Clock::now() - done->start_;
     server_->handlers.done({done->request_, done->status_, done->sent_, took.count(), true});
     count_body(0);

@@ -134,6 +134,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     using Parser = http::request_parser<http::string_body>;
 
     void took(const error_code& problem, std::size_t count);
+    void drop_ahead();
     void came_to_end();
     void half_closed();
     void parse();
@@ -165,6 +166,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     bool reading_ = false, writing_ = false, lingering_ = false, closed_ = false, eof_ = false;
     bool broken_ = false;  // the following bytes are not a request
     Clock::time_point deadline_ = kNever, body_deadline_ = kNever, write_deadline_ = kNever;
+    Clock::time_point ahead_deadline_ = kNever;  // for the requests behind the current one
 };
 
 }  // namespace mr::serve
