@@ -60,6 +60,11 @@ std::size_t most_of_client(const HttpOptions& options, bool loopback) {
     return loopback ? options.connections : std::max<std::size_t>(options.connections / 4, 1);
 }
 
+std::size_t most_bodies_of_client(const HttpOptions& options, bool loopback) {
+    if (options.bodies_per_client > 0) return options.bodies_per_client;
+    return loopback ? options.all_bodies : std::max(options.all_bodies / 4, options.body_bytes);
+}
+
 HttpReply HttpHost::refusal(int status, const std::string& problem) const {
     return handlers.refuse(status, problem);
 }
@@ -132,7 +137,7 @@ void HttpHost::take(tcp::socket socket) {
         return;
     }
     auto connection =
-        std::make_shared<HttpConnection>(shared_from_this(), std::move(socket), client.name);
+        std::make_shared<HttpConnection>(shared_from_this(), std::move(socket), client);
     connections.insert(connection);
     ++by_client[client.name];
     connection_count = connections.size();
@@ -188,6 +193,12 @@ void HttpHost::give_to_worker(HttpExchangePtr exchange) {
     work_there.notify_one();
 }
 
+void HttpHost::take_from_workers(const HttpExchangePtr& exchange) {
+    const std::lock_guard lock(work_mutex);
+    std::erase(requests, exchange);
+    std::erase(long_requests, exchange);
+}
+
 void HttpHost::work() {
     const int most_long = std::max(options.workers - 1, 1);
     for (;;) {
@@ -218,6 +229,11 @@ void HttpHost::work() {
 }
 
 void HttpHost::handle(const HttpExchangePtr& exchange) {
+    call_handler(exchange);
+    exchange->free_body();
+}
+
+void HttpHost::call_handler(const HttpExchangePtr& exchange) {
     // If all handlers drop it, there is no answer: its connection ends.
     const ExchangePtr handed(exchange.get(), [exchange](Exchange*) { exchange->cut(); });
     try {

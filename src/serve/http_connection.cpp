@@ -90,15 +90,21 @@ void HttpExchange::cut() {
     wake();
 }
 
+void HttpExchange::free_body() {
+    std::string().swap(request_.body);
+    body_bytes_.give_back();
+}
+
 // ---- a connection, on the server's thread ------------------------------------------------------
 
 void HttpConnection::close() {
     if (std::exchange(closed_, true)) return;
     error_code ignored;
     socket_.close(ignored);
-    count_body(0);
+    forget_request();
     if (HttpExchangePtr current = std::exchange(current_, nullptr)) {
         current->set_gone();
+        server_->take_from_workers(current);
         int status = 0;
         {
             const std::lock_guard lock(current->mutex_);
@@ -111,9 +117,9 @@ void HttpConnection::close() {
     server_->remove(shared_from_this());
 }
 
-void HttpConnection::count_body(std::size_t bytes) {
-    server_->body_bytes += bytes - body_;  // modulo 2^64: may decrease
-    body_ = bytes;
+void HttpConnection::forget_request() {
+    parser_.reset();
+    body_bytes_.give_back();
 }
 
 void HttpConnection::check(Clock::time_point now) {
@@ -203,6 +209,8 @@ void HttpConnection::parse() {
             parser_.emplace();
             parser_->header_limit(static_cast<std::uint32_t>(server_->options.header_bytes));
             parser_->body_limit(server_->options.body_bytes);
+            body_bytes_ = {server_->body_bytes, client_.name,
+                           most_bodies_of_client(server_->options, client_.loopback)};
             has_head_ = false;
             const auto now = Clock::now();
             body_deadline_ = now + server_->options.request;
@@ -225,9 +233,8 @@ void HttpConnection::parse() {
         if (has_head_) {
             deadline_ = body_deadline_;
             parser_->eager(true);
-            count_body(parser_->get().body().size());
-            if (server_->body_bytes > server_->options.all_bodies) {
-                return refuse(503, "the requests that are being read take too much memory");
+            if (const char* full = body_bytes_.grow(parser_->get().body().size())) {
+                return refuse(503, full);
             }
         }
         if (parser_->is_done()) return dispatch();
@@ -303,11 +310,13 @@ void HttpConnection::answer_at_once(HttpReply reply, bool last) {
     broken_ = !whole;
     begin(std::move(head_));
     if (!whole) current_->keep_alive_ = false;
+    forget_request();
     current_->reply(std::move(reply));
 }
 
-void HttpConnection::begin(HttpRequest request) {
-    current_ = std::make_shared<HttpExchange>(shared_from_this(), std::move(request));
+void HttpConnection::begin(HttpRequest request, BodyBytes::Share body_bytes) {
+    current_ = std::make_shared<HttpExchange>(shared_from_this(), std::move(request),
+                                              std::move(body_bytes));
     current_->extra_ = server_->handlers.extra(current_->request_);
     current_->most_unread_ = server_->options.unread_bytes;
     current_->head_only_ = current_->request_.method == "HEAD";
@@ -323,8 +332,8 @@ void HttpConnection::dispatch() {
     request.body = std::move(parser_->get().body());
     const bool quick =
         request.method == "GET" || request.method == "HEAD" || request.method == "OPTIONS";
-    begin(std::move(request));
-    parser_.reset();
+    begin(std::move(request), std::move(body_bytes_));
+    forget_request();
     if (quick) {
         server_->handle(current_);
     } else {
@@ -375,8 +384,6 @@ void HttpConnection::finish() {
     ahead_deadline_ = kNever;
     const std::chrono::duration<double> took = Clock::now() - done->start_;
     server_->handlers.done({done->request_, done->status_, done->sent_, took.count(), true});
-    count_body(0);
-    parser_.reset();
     if (!done->keep_alive_ || server_->draining || broken_) return linger();
     wait_for_request();
     parse();

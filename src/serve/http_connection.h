@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "serve/http.h"
+#include "serve/http_bodies.h"
 
 namespace mr::serve {
 namespace asio = boost::asio;
@@ -30,8 +31,11 @@ class HttpConnection;
 
 class HttpExchange final : public Exchange {
   public:
-    HttpExchange(std::shared_ptr<HttpConnection> connection, HttpRequest request)
-        : connection_(std::move(connection)), request_(std::move(request)) {}
+    HttpExchange(std::shared_ptr<HttpConnection> connection, HttpRequest request,
+                 BodyBytes::Share body_bytes)
+        : connection_(std::move(connection)),
+          request_(std::move(request)),
+          body_bytes_(std::move(body_bytes)) {}
 
     const HttpRequest& request() const override { return request_; }
     void reply(HttpReply reply) override;
@@ -42,11 +46,15 @@ class HttpExchange final : public Exchange {
     bool gone() const override { return gone_; }
 
     void set_gone() { gone_ = true; }
+    // Called by the thread that has run the handler. Other threads read the request, but never its
+    // body.
+    void free_body();
     void add_head(const HttpReply& reply, std::optional<std::size_t> length);
     void wake();  // with the mutex held
 
     const std::shared_ptr<HttpConnection> connection_;
-    const HttpRequest request_;
+    HttpRequest request_;
+    BodyBytes::Share body_bytes_;
     Headers extra_;
     std::size_t most_unread_ = 0;
     bool keep_alive_ = true, old_version_ = false, head_only_ = false;
@@ -73,7 +81,10 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     void sweep();
     void work();
     void give_to_worker(HttpExchangePtr exchange);
+    // Its client has left: no worker needs to take it.
+    void take_from_workers(const HttpExchangePtr& exchange);
     void handle(const HttpExchangePtr& exchange);
+    void call_handler(const HttpExchangePtr& exchange);
     void remove(const std::shared_ptr<HttpConnection>& connection);
     // Called by any thread: the connection has something to send. Many calls at once wake the
     // connection thread only once.
@@ -90,7 +101,8 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     // Used only by the connection thread.
     std::set<std::shared_ptr<HttpConnection>> connections;
     std::map<std::string, std::size_t> by_client;  // connections per client; no entry is 0
-    std::atomic<std::size_t> connection_count = 0, body_bytes = 0;
+    std::atomic<std::size_t> connection_count = 0;
+    BodyBytes body_bytes{options.all_bodies};
     std::atomic<bool> draining = false;
     std::mutex count_mutex;
     std::condition_variable none_left;
@@ -110,8 +122,8 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   public:
-    // `client`: under which the connection is counted.
-    HttpConnection(std::shared_ptr<HttpHost> server, tcp::socket socket, std::string client)
+    // `client`: under which the connection and its bodies are counted.
+    HttpConnection(std::shared_ptr<HttpHost> server, tcp::socket socket, HttpClient client)
         : server_(std::move(server)), socket_(std::move(socket)), client_(std::move(client)) {
         error_code ignored;
         socket_.set_option(tcp::no_delay(true), ignored);
@@ -128,7 +140,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void close();
     void drain();  // accept nothing more
     HttpHost& server() { return *server_; }
-    const std::string& client() const { return client_; }
+    const std::string& client() const { return client_.name; }
 
   private:
     using Parser = http::request_parser<http::string_body>;
@@ -142,17 +154,17 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     HttpRequest request_of_head() const;
     void refuse(int status, const std::string& problem);
     void answer_at_once(HttpReply reply, bool last = false);
-    void begin(HttpRequest request);
+    void begin(HttpRequest request, BodyBytes::Share body_bytes = {});
     void dispatch();
     void send();
     void finish();
     void linger();
     void wait_for_request() { deadline_ = Clock::now() + server_->options.idle; }
-    void count_body(std::size_t bytes);
+    void forget_request();  // what is read of it
 
     const std::shared_ptr<HttpHost> server_;
     tcp::socket socket_;
-    const std::string client_;
+    const HttpClient client_;
     std::string peer_;
     std::array<char, 8192> chunk_;
     std::string in_;  // read, not parsed
@@ -162,7 +174,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     HttpExchangePtr current_;
     std::string sending_;
     std::size_t sent_ = 0;
-    std::size_t body_ = 0;  // bytes counted in server_->body_bytes
+    BodyBytes::Share body_bytes_;  // of the request that is being read
     bool reading_ = false, writing_ = false, lingering_ = false, closed_ = false, eof_ = false;
     bool broken_ = false;  // the following bytes are not a request
     Clock::time_point deadline_ = kNever, body_deadline_ = kNever, write_deadline_ = kNever;

@@ -120,6 +120,10 @@ class Http : public testing::Test {
                 left_ = exchange->gone();
                 exchange->reply({.body = "waited"});
             });
+        } else if (request.path == "/hold") {  // keeps its thread
+            ++waits_;
+            eventually([&] { return go_.load(); });
+            exchange->reply({.body = "held"});
         } else if (request.path == "/large") {
             exchange->reply({.body = std::string(16 << 20, 'x')});
         } else if (request.path == "/forget") {

@@ -1,5 +1,6 @@
 // The transport's limits: times, connections, bytes, and clients that leave or do not read.
 #include "http_fixture.h"
+#include "serve/http_bodies.h"
 
 namespace mr::serve {
 namespace {
@@ -57,6 +58,82 @@ TEST_F(Http, ConnectionsAndBodiesHaveABound) {
         answer = one.until("\r\n\r\n");
     }
     EXPECT_NE(answer.find("HTTP/1.1 503 "), std::string::npos) << answer;
+}
+
+TEST(BodyBytes, AreLimitedInAllAndPerClient) {
+    BodyBytes bytes(100);
+    BodyBytes::Share one(bytes, "a", 60), two(bytes, "a", 60), other(bytes, "b", 60);
+    EXPECT_EQ(one.grow(40), nullptr);
+    EXPECT_EQ(two.grow(20), nullptr);
+    EXPECT_NE(std::string(two.grow(21)).find("this client"), std::string::npos);
+    EXPECT_EQ(other.grow(40), nullptr);
+    EXPECT_NE(other.grow(41), nullptr);  // all of them
+    BodyBytes::Share moved(std::move(one));
+    one.give_back();  // nothing: the other has it
+    EXPECT_NE(two.grow(21), nullptr);
+    moved = BodyBytes::Share(bytes, "a", 60);
+    EXPECT_EQ(two.grow(60), nullptr);
+    two.give_back();
+    EXPECT_EQ(other.grow(60), nullptr);
+}
+
+TEST_F(Http, ABodyCountsUntilItsRequestIsHandled) {
+    HttpOptions options;
+    options.all_bodies = 100000;
+    start(options);
+    const std::string large(80000, 'x');
+    Client one(server_->port());
+    one.send(post("/wait", large));
+    EXPECT_TRUE(eventually([&] { return waits_ == 1; }));
+    // Its answer is not there yet, but the handler returns at once.
+    const std::string ending = "Connection: close\r\n";
+    EXPECT_TRUE(
+        eventually([&] { return ask(post("/a", large, ending)).starts_with("HTTP/1.1 200 "); }));
+    EXPECT_FALSE(left_);
+    go_ = true;
+    EXPECT_NE(one.until("waited").find("200 OK"), std::string::npos);
+}
+
+TEST_F(Http, ABodyWhoseClientLeftIsFreedBeforeItsTurn) {
+    HttpOptions options;
+    options.all_bodies = 100000;
+    options.workers = 1;
+    start(options);
+    Client busy(server_->port()), one(server_->port());
+    busy.send(post("/hold", ""));
+    one.send(post("/a", std::string(80000, 'x')));
+    EXPECT_TRUE(eventually([&] { return waits_ == 1; }));
+    const std::string incomplete = fmt::format(
+        "POST / HTTP/1.1\r\n{}Content-Length: 80001\r\n\r\n{}", kHost, std::string(80000, 'x'));
+    EXPECT_TRUE(eventually([&] {
+        Client client(server_->port());
+        client.send(incomplete);
+        return client.until("\r\n\r\n", 50ms).starts_with("HTTP/1.1 503 ");
+    }));
+    one.leave();
+    EXPECT_TRUE(eventually([&] {
+        Client client(server_->port());
+        client.send(incomplete);
+        return client.until("\r\n\r\n", 50ms).empty();
+    }));
+}
+
+TEST_F(Http, TheBodiesOfOneClientHaveABoundOfTheirOwn) {
+    HttpOptions options;
+    options.all_bodies = 100000;
+    options.body_bytes = 10000;
+    EXPECT_EQ(most_bodies_of_client(options, false), 25000U);
+    EXPECT_EQ(most_bodies_of_client(options, true), 100000U);
+    options.body_bytes = 90000;
+    EXPECT_EQ(most_bodies_of_client(options, false), 90000U);
+    options.bodies_per_client = 50000;
+    EXPECT_EQ(most_bodies_of_client(options, true), 50000U);
+    start(options);
+    const std::string refused = ask(post("/a", std::string(60000, 'x')));
+    EXPECT_TRUE(refused.starts_with("HTTP/1.1 503 ")) << refused;
+    EXPECT_NE(refused.find("this client"), std::string::npos) << refused;
+    const std::string taken = ask(post("/a", std::string(40000, 'x'), "Connection: close\r\n"));
+    EXPECT_TRUE(taken.starts_with("HTTP/1.1 200 ")) << taken;
 }
 
 TEST(HttpClientName, IsAnAddressOrANetworkOf64Bits) {
