@@ -120,6 +120,7 @@ class Desk {
     void put(const std::string& client, std::vector<Unit> units);
     int retry_after_ms() const;  // needs the mutex
     void drive();
+    bool turn();
     void fill();
     bool next_unit(Unit& out);
     void forget_left();

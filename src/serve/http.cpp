@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kSweep{200};       // how often deadlines are checked
 constexpr std::chrono::milliseconds kAcceptAgain{50};  // retry after running out of descriptors
+constexpr std::chrono::milliseconds kServeAgain{10};   // retry after running out of memory
 
 constexpr std::size_t kLongBody = 256 << 10;
 
@@ -97,10 +98,27 @@ void HttpHost::listen() {
 }
 
 void HttpHost::start() {
-    accept();
-    sweep();
-    threads.emplace_back([this] { io.run(); });
+    threads.emplace_back([this] { serve(); });
     for (int i = 0; i < options.workers; ++i) threads.emplace_back([this] { work(); });
+}
+
+// The steps of a connection handle their own errors. One that arrives here has interrupted accept()
+// or sweep(), so both begin anew.
+void HttpHost::serve() {
+    for (;;) {
+        try {
+            accept();
+            sweep();
+            io.run();
+            return;
+        } catch (const std::exception&) {
+            error_code ignored;
+            acceptor.cancel(ignored);
+            accept_again.cancel();
+            hold_back_memory_again();
+            std::this_thread::sleep_for(kServeAgain);
+        }
+    }
 }
 
 void HttpHost::accept() {
@@ -138,10 +156,11 @@ void HttpHost::take(tcp::socket socket) {
     }
     auto connection =
         std::make_shared<HttpConnection>(shared_from_this(), std::move(socket), client);
+    std::size_t& counted = by_client[client.name];
     connections.insert(connection);
-    ++by_client[client.name];
+    ++counted;
     connection_count = connections.size();
-    connection->read();
+    connection->guarded([&] { connection->read(); });
 }
 
 void HttpHost::sweep() {
@@ -149,9 +168,15 @@ void HttpHost::sweep() {
     sweeper.async_wait([this](const error_code& ended) {
         if (ended) return;
         const auto now = Clock::now();
-        const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(),
-                                                               connections.end());
-        for (const auto& connection : all) connection->check(now);
+        const auto all = all_connections();
+        const bool wake_all = wake_was_lost.exchange(false);
+        if (wake_all) pump_woken();
+        for (const auto& connection : all) {
+            connection->guarded([&] {
+                connection->check(now);
+                if (wake_all) connection->pump();
+            });
+        }
         sweep();
     });
 }
@@ -167,21 +192,24 @@ void HttpHost::remove(const std::shared_ptr<HttpConnection>& connection) {
     if (connections.empty()) none_left.notify_all();
 }
 
-void HttpHost::wake(const std::shared_ptr<HttpConnection>& connection) {
+void HttpHost::wake(const std::shared_ptr<HttpConnection>& connection) noexcept try {
     {
         const std::lock_guard lock(woken_mutex);
         woken.push_back(connection);
         if (woken.size() > 1) return;
     }
-    asio::post(io, [this] {
-        std::vector<std::shared_ptr<HttpConnection>> all;
-        {
-            const std::lock_guard lock(woken_mutex);
-            all.reserve(woken.capacity());
-            all.swap(woken);
-        }
-        for (const auto& one : all) one->pump();
-    });
+    asio::post(io, [this] { pump_woken(); });
+} catch (const std::exception&) {
+    wake_was_lost = true;
+}
+
+void HttpHost::pump_woken() {
+    {
+        const std::lock_guard lock(woken_mutex);
+        pumped.swap(woken);
+    }
+    for (const auto& one : pumped) one->guarded([&] { one->pump(); });
+    pumped.clear();
 }
 
 void HttpHost::give_to_worker(HttpExchangePtr exchange) {
@@ -229,7 +257,11 @@ void HttpHost::work() {
 }
 
 void HttpHost::handle(const HttpExchangePtr& exchange) {
-    call_handler(exchange);
+    try {
+        call_handler(exchange);
+    } catch (const std::exception&) {  // no memory for a refusal
+        exchange->cut();
+    }
     exchange->free_body();
 }
 
@@ -239,7 +271,9 @@ void HttpHost::call_handler(const HttpExchangePtr& exchange) {
     try {
         handlers.handle(handed);
     } catch (const std::exception& error) {
-        exchange->reply(refusal(500, error.what()));
+        const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+        if (memory) hold_back_memory_again();
+        exchange->reply(refusal(500, memory ? "out of memory" : error.what()));
         exchange->cut();  // if an answer had begun
     }
 }
@@ -283,9 +317,9 @@ void HttpServer::drain() {
     asio::post(impl_->io, [impl = impl_] {
         error_code ignored;
         impl->acceptor.close(ignored);
-        const std::vector<std::shared_ptr<HttpConnection>> all(impl->connections.begin(),
-                                                               impl->connections.end());
-        for (const auto& connection : all) connection->drain();
+        for (const auto& connection : impl->all_connections()) {
+            connection->guarded([&] { connection->drain(); });
+        }
     });
 }
 

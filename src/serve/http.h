@@ -142,6 +142,13 @@ std::size_t most_of_client(const HttpOptions& options, bool loopback);
 // Bytes that its bodies may take: at least one of the largest.
 std::size_t most_bodies_of_client(const HttpOptions& options, bool loopback);
 
+// Why a request is refused for its head alone; none: it is not. `old_version`: HTTP/1.0.
+struct HeadProblem {
+    int status = 400;
+    const char* text = "";
+};
+std::optional<HeadProblem> problem_of_head(const HttpRequest& head, bool old_version);
+
 // Only ASCII letters.
 std::string lower_case(std::string_view text);
 // "OK", "Not Found"; "" for a status that is not used here.

@@ -11,6 +11,8 @@ constexpr std::chrono::milliseconds kLinger{2000};  // for the client to close i
 constexpr std::size_t kReadAhead = 64 << 10;
 constexpr std::chrono::milliseconds kReadAheadWait{1000};
 
+constexpr std::size_t kChunkFrame = 20;  // bytes: the line before a chunk, and its end
+
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 int status_of(const error_code& problem) {
@@ -25,8 +27,6 @@ bool has_fold(std::string_view in) {
     const std::string_view head = in.substr(0, in.find("\r\n\r\n"));
     return head.find("\r\n ") != head.npos || head.find("\r\n\t") != head.npos;
 }
-
-bool all_digits(std::string_view text) { return text.find_first_not_of("0123456789") == text.npos; }
 
 }  // namespace
 
@@ -69,6 +69,7 @@ bool HttpExchange::write(std::string_view piece) {
         overfull_ = ended_ = true;
         gone_ = true;
     } else {
+        pending_.reserve(pending_.size() + piece.size() + kChunkFrame);  // all of it, or none
         old_version_ ? pending_.append(piece) : append_chunk(pending_, piece);
     }
     wake();
@@ -97,7 +98,7 @@ void HttpExchange::free_body() {
 
 // ---- a connection, on the server's thread ------------------------------------------------------
 
-void HttpConnection::close() {
+void HttpConnection::close() noexcept {
     if (std::exchange(closed_, true)) return;
     error_code ignored;
     socket_.close(ignored);
@@ -111,10 +112,16 @@ void HttpConnection::close() {
             current->ended_ = true;
             status = current->status_;
         }
-        const std::chrono::duration<double> took = Clock::now() - current->start_;
-        server_->handlers.done({current->request_, status, current->sent_, took.count(), false});
+        report(*current, status, false);
     }
     server_->remove(shared_from_this());
+}
+
+void HttpConnection::report(const HttpExchange& exchange, int status, bool whole) noexcept try {
+    const std::chrono::duration<double> took = Clock::now() - exchange.start_;
+    server_->handlers.done({exchange.request_, status, exchange.sent_, took.count(), whole});
+} catch (const std::exception&) {
+    // Without memory for it, the log lacks a line.
 }
 
 void HttpConnection::forget_request() {
@@ -148,7 +155,7 @@ void HttpConnection::read() {
     socket_.async_read_some(asio::buffer(chunk_),
                             [self = shared_from_this()](const error_code& problem, std::size_t n) {
                                 self->reading_ = false;
-                                self->took(problem, n);
+                                self->guarded([&] { self->took(problem, n); });
                             });
 }
 
@@ -261,30 +268,16 @@ HttpRequest HttpConnection::request_of_head() const {
 // Returns whether to read the rest of the request.
 bool HttpConnection::take_head() {
     head_ = request_of_head();
-    if (head_.path.empty() || (head_.path[0] != '/' && head_.path != "*")) {
-        refuse(400, "the target of a request is a path here");
-        return false;
-    }
-    // Only one way to say where a body ends: two are used to smuggle requests past a proxy.
-    const std::string_view encoding = head_.header("transfer-encoding");
-    if (head_.count("transfer-encoding") > 1 ||
-        (!encoding.empty() && lower_case(encoding) != "chunked")) {
-        refuse(501, "of transfer encodings only 'chunked' is taken");
-        return false;
-    }
-    if (!encoding.empty() && parser_->get().version() < 11) {
-        refuse(400, "HTTP/1.0 has no transfer encodings");
-        return false;
-    }
-    if (head_.count("content-length") > 1 || !all_digits(head_.header("content-length"))) {
-        refuse(400, "the request has several lengths");
+    const unsigned version = parser_->get().version();
+    if (const auto problem = problem_of_head(head_, version < 11)) {
+        refuse(problem->status, problem->text);
         return false;
     }
     if (auto refused = server_->handlers.admit(head_)) {
         answer_at_once(std::move(*refused));
         return false;
     }
-    if (parser_->get().version() < 11) return true;  // no Expect header there
+    if (version < 11) return true;  // no Expect header there
     const std::string expect = lower_case(head_.header("expect"));
     if (!expect.empty() && expect != "100-continue") {
         refuse(417, "of expectations only '100-continue' is met");
@@ -371,19 +364,22 @@ void HttpConnection::send() {
                                  if (problem) return self->close();
                                  if (self->current_) self->current_->sent_ += n;
                                  self->sent_ += n;
-                                 if (self->sent_ < self->sending_.size()) return self->send();
-                                 self->sending_.clear();
-                                 self->sent_ = 0;
-                                 self->pump();
+                                 self->guarded([&] { self->sent(); });
                              });
+}
+
+void HttpConnection::sent() {
+    if (sent_ < sending_.size()) return send();
+    sending_.clear();
+    sent_ = 0;
+    pump();
 }
 
 // The answer is sent.
 void HttpConnection::finish() {
     const HttpExchangePtr done = std::exchange(current_, nullptr);
     ahead_deadline_ = kNever;
-    const std::chrono::duration<double> took = Clock::now() - done->start_;
-    server_->handlers.done({done->request_, done->status_, done->sent_, took.count(), true});
+    report(*done, done->status_, true);
     if (!done->keep_alive_ || server_->draining || broken_) return linger();
     wait_for_request();
     parse();

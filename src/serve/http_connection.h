@@ -15,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "core/out_of_memory.h"
 #include "serve/http.h"
 #include "serve/http_bodies.h"
 
@@ -76,6 +77,7 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
 
     void listen();
     void start();
+    void serve();  // the connection thread
     void accept();
     void take(tcp::socket socket);
     void sweep();
@@ -87,8 +89,12 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     void call_handler(const HttpExchangePtr& exchange);
     void remove(const std::shared_ptr<HttpConnection>& connection);
     // Called by any thread: the connection has something to send. Many calls at once wake the
-    // connection thread only once.
-    void wake(const std::shared_ptr<HttpConnection>& connection);
+    // connection thread only once. Without memory for that, the next sweep does it.
+    void wake(const std::shared_ptr<HttpConnection>& connection) noexcept;
+    void pump_woken();
+    std::vector<std::shared_ptr<HttpConnection>> all_connections() const {
+        return {connections.begin(), connections.end()};
+    }
     HttpReply refusal(int status, const std::string& problem) const;
 
     const HttpOptions options;
@@ -100,7 +106,7 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     std::uint16_t port = 0;
     // Used only by the connection thread.
     std::set<std::shared_ptr<HttpConnection>> connections;
-    std::map<std::string, std::size_t> by_client;  // connections per client; no entry is 0
+    std::map<std::string, std::size_t> by_client;  // connections per client
     std::atomic<std::size_t> connection_count = 0;
     BodyBytes body_bytes{options.all_bodies};
     std::atomic<bool> draining = false;
@@ -109,6 +115,8 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
 
     std::mutex woken_mutex;
     std::vector<std::shared_ptr<HttpConnection>> woken;
+    std::vector<std::shared_ptr<HttpConnection>> pumped;  // only in pump_woken(); keeps its memory
+    std::atomic<bool> wake_was_lost = false;              // of any connection
 
     std::mutex work_mutex;
     std::condition_variable work_there;
@@ -137,8 +145,19 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void read();
     void pump();  // sends what the answer has
     void check(Clock::time_point now);
-    void close();
+    void close() noexcept;
     void drain();  // accept nothing more
+    // Runs a step of this connection: a call of a member above. An error in it ends only this
+    // connection, such as an allocation that fails.
+    template <class Step>
+    void guarded(Step step) {
+        try {
+            step();
+        } catch (const std::exception&) {
+            close();
+            hold_back_memory_again();
+        }
+    }
     HttpHost& server() { return *server_; }
     const std::string& client() const { return client_.name; }
 
@@ -157,10 +176,12 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void begin(HttpRequest request, BodyBytes::Share body_bytes = {});
     void dispatch();
     void send();
+    void sent();
     void finish();
     void linger();
     void wait_for_request() { deadline_ = Clock::now() + server_->options.idle; }
     void forget_request();  // what is read of it
+    void report(const HttpExchange& exchange, int status, bool whole) noexcept;
 
     const std::shared_ptr<HttpHost> server_;
     tcp::socket socket_;

@@ -89,13 +89,17 @@ class Http : public testing::Test {
             return std::nullopt;
         };
         handlers.handle = [this](const ExchangePtr& exchange) { handle(exchange); };
-        handlers.extra = [](const HttpRequest&) { return Headers{{"X-Extra", "yes"}}; };
+        handlers.extra = [](const HttpRequest& request) {
+            if (request.path == "/no-memory-to-begin") throw std::bad_alloc();
+            return Headers{{"X-Extra", "yes"}};
+        };
         handlers.refuse = [](int status, const std::string& problem) {
             return HttpReply{.status = status, .body = problem};
         };
         handlers.done = [this](const Access& access) {
             ++answers_;
             whole_ += access.whole;
+            if (access.request.path == "/no-memory-to-log") throw std::bad_alloc();
         };
         server_ = std::make_unique<HttpServer>(options);
         server_->start(handlers);
@@ -130,6 +134,8 @@ class Http : public testing::Test {
             return;
         } else if (request.path == "/throw") {
             throw std::runtime_error("no");
+        } else if (request.path == "/no-memory-to-handle") {
+            throw std::bad_alloc();
         } else {
             exchange->reply({.type = "text/plain",
                              .body = fmt::format("{} {} {}", request.method, request.path,

@@ -193,6 +193,23 @@ TEST_F(Http, AClientThatReadsNothingIsLeft) {
     EXPECT_TRUE(eventually([&] { return server_->connections() == 0; }));
 }
 
+TEST_F(Http, AnAllocationThatFailsEndsOnlyItsConnection) {
+    start();
+    Client other(server_->port());
+    other.send(get("/a"));
+    EXPECT_NE(other.until("GET /a").find("200 OK"), std::string::npos);
+    const std::string ending = "Connection: close\r\n";
+    EXPECT_EQ(ask(get("/no-memory-to-begin")), "");
+    EXPECT_EQ(ask(post("/no-memory-to-begin", "x")), "");
+    const std::string refused = ask(post("/no-memory-to-handle", "x", ending));
+    EXPECT_TRUE(refused.starts_with("HTTP/1.1 500 ")) << refused;
+    EXPECT_TRUE(refused.ends_with("out of memory")) << refused;
+    EXPECT_TRUE(ask(get("/no-memory-to-log", ending)).ends_with("GET /no-memory-to-log "));
+    other.send(get("/b", ending));
+    EXPECT_TRUE(other.all().ends_with("GET /b "));
+    EXPECT_EQ(answers_, 6);
+}
+
 TEST_F(Http, AStreamThatIsNotReadIsCut) {
     HttpOptions options;
     options.unread_bytes = 100000;
