@@ -278,6 +278,18 @@ void HttpHost::call_handler(const HttpExchangePtr& exchange) {
     }
 }
 
+// Operations that were cut hold their connection, which holds this host: they are freed by running
+// their handlers.
+void HttpHost::close_all() noexcept try {
+    error_code ignored;
+    acceptor.close(ignored);
+    for (const auto& connection : std::exchange(connections, {})) connection->close();
+    io.restart();
+    io.poll();
+} catch (const std::exception&) {
+    // Without memory some are not freed.
+}
+
 HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_shared<HttpHost>(options)) {
     raise_descriptor_limit();
     give_long_bodies_back();
@@ -290,22 +302,26 @@ void HttpServer::start(HttpHandlers handlers) {
 }
 
 HttpServer::~HttpServer() {
+    HttpHost& host = *impl_;
     {
-        const std::lock_guard lock(impl_->work_mutex);
-        impl_->leaving = true;
+        const std::lock_guard lock(host.work_mutex);
+        host.leaving = true;
     }
-    impl_->work_there.notify_all();
-    asio::post(impl_->io, [impl = impl_] {
-        error_code ignored;
-        impl->acceptor.close(ignored);
-        const auto all = std::exchange(impl->connections, {});
-        for (const auto& connection : all) connection->close();
-        impl->io.stop();
-    });
-    for (std::thread& thread : impl_->threads) thread.join();
-    impl_->requests.clear();
-    impl_->long_requests.clear();
-    impl_->woken.clear();  // connections hold their owner
+    host.work_there.notify_all();
+    try {
+        asio::post(host.io, [&host] { host.io.stop(); });  // after what is ready
+    } catch (const std::bad_alloc&) {
+        host.io.stop();
+    }
+    // The first thread has the connections. Workers may wait until their clients have gone.
+    if (!host.threads.empty()) host.threads.front().join();
+    host.close_all();
+    for (std::thread& thread : host.threads) {
+        if (thread.joinable()) thread.join();
+    }
+    host.requests.clear();
+    host.long_requests.clear();
+    host.woken.clear();  // connections hold their owner
 }
 
 const std::string& HttpServer::address() const { return impl_->address; }

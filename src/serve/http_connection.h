@@ -77,7 +77,8 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
 
     void listen();
     void start();
-    void serve();  // the connection thread
+    void serve();               // the connection thread
+    void close_all() noexcept;  // once that thread has ended
     void accept();
     void take(tcp::socket socket);
     void sweep();

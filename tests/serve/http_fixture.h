@@ -88,7 +88,9 @@ class Http : public testing::Test {
             if (head.path == "/shut") return HttpReply{.status = 401, .body = "shut"};
             return std::nullopt;
         };
-        handlers.handle = [this](const ExchangePtr& exchange) { handle(exchange); };
+        handlers.handle = [this, held = held_by_handlers_](const ExchangePtr& exchange) {
+            handle(exchange);
+        };
         handlers.extra = [](const HttpRequest& request) {
             if (request.path == "/no-memory-to-begin") throw std::bad_alloc();
             return Headers{{"X-Extra", "yes"}};
@@ -162,6 +164,7 @@ class Http : public testing::Test {
 
     std::unique_ptr<HttpServer> server_;
     std::vector<std::thread> threads_;
+    std::shared_ptr<void> held_by_handlers_;  // until the server frees them
     std::atomic<bool> go_ = false, left_ = false;
     std::atomic<int> flooded_ = 0, answers_ = 0, whole_ = 0, waits_ = 0;  // waits_: calls of /wait
 };

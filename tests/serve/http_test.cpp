@@ -177,6 +177,24 @@ TEST_F(Http, DrainingFinishesWhatWasAsked) {
     EXPECT_TRUE(server_->wait_drained(test::kHang));
 }
 
+TEST_F(Http, AServerThatEndsLeavesNothing) {
+    auto held = std::make_shared<int>();
+    const std::weak_ptr<int> left = held;
+    held_by_handlers_ = std::move(held);
+    start();
+    Client idle(server_->port()), partial(server_->port()), busy(server_->port());
+    partial.send("POST /a HTTP/1.1\r\nContent-Le");
+    busy.send(get("/wait"));
+    EXPECT_TRUE(eventually([&] { return waits_ == 1 && server_->connections() == 3; }));
+    held_by_handlers_.reset();
+    EXPECT_FALSE(left.expired());
+    go_ = true;
+    for (std::thread& thread : threads_) thread.join();  // with its exchange
+    threads_.clear();
+    server_.reset();
+    EXPECT_TRUE(left.expired());
+}
+
 TEST_F(Http, AnAnswerMayOutliveTheServer) {
     start();
     Client client(server_->port());
