@@ -213,18 +213,21 @@ void HttpHost::pump_woken() {
 }
 
 void HttpHost::give_to_worker(HttpExchangePtr exchange) {
+    const HttpRequest& request = exchange->request();
+    const std::string client =
+        handlers.client ? handlers.client(request) : http_client(request.peer).name;
     {
         const std::lock_guard lock(work_mutex);
-        const bool is_long = exchange->request().body.size() > kLongBody;
-        (is_long ? long_requests : requests).push_back(std::move(exchange));
+        const bool is_long = request.body.size() > kLongBody;
+        (is_long ? long_requests : requests).put(client, std::move(exchange));
     }
     work_there.notify_one();
 }
 
 void HttpHost::take_from_workers(const HttpExchangePtr& exchange) {
     const std::lock_guard lock(work_mutex);
-    std::erase(requests, exchange);
-    std::erase(long_requests, exchange);
+    requests.erase(exchange);
+    long_requests.erase(exchange);
 }
 
 void HttpHost::work() {
@@ -239,9 +242,7 @@ void HttpHost::work() {
                 return leaving || is_long || !requests.empty();
             });
             if (leaving) return;
-            std::deque<HttpExchangePtr>& from = is_long ? long_requests : requests;
-            exchange = std::move(from.front());
-            from.pop_front();
+            exchange = (is_long ? long_requests : requests).take();
             long_running += is_long;
         }
         if (exchange->gone()) {

@@ -102,6 +102,9 @@ struct HttpHandlers {
     // The answer to an invalid request, or one beyond a limit.
     std::function<HttpReply(int status, const std::string& problem)> refuse;
     std::function<void(const Access&)> done;
+    // Requests wait for a worker in a queue of this name, and the queues take turns. Unset: one for
+    // each address.
+    std::function<std::string(const HttpRequest&)> client{};
 };
 
 struct HttpHost;  // http_connection.h

@@ -10,7 +10,6 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <set>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "core/out_of_memory.h"
 #include "serve/http.h"
 #include "serve/http_bodies.h"
+#include "serve/turns.h"
 
 namespace mr::serve {
 namespace asio = boost::asio;
@@ -123,7 +123,7 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     std::condition_variable work_there;
     // Long bodies take long to parse: they have their own queue, and one worker is left for the
     // others.
-    std::deque<HttpExchangePtr> requests, long_requests;
+    Turns<HttpExchangePtr> requests, long_requests;
     int long_running = 0;
     bool leaving = false;
     std::vector<std::thread> threads;

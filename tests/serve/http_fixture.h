@@ -103,6 +103,9 @@ class Http : public testing::Test {
             whole_ += access.whole;
             if (access.request.path == "/no-memory-to-log") throw std::bad_alloc();
         };
+        handlers.client = [](const HttpRequest& request) {
+            return std::string(request.header("x-client"));
+        };
         server_ = std::make_unique<HttpServer>(options);
         server_->start(handlers);
     }
@@ -130,6 +133,9 @@ class Http : public testing::Test {
             ++waits_;
             eventually([&] { return go_.load(); });
             exchange->reply({.body = "held"});
+        } else if (request.path == "/turn") {  // of a worker: one at a time
+            turns_ += request.body;
+            exchange->reply({.body = "its turn"});
         } else if (request.path == "/large") {
             exchange->reply({.body = std::string(16 << 20, 'x')});
         } else if (request.path == "/forget") {
@@ -164,6 +170,7 @@ class Http : public testing::Test {
 
     std::unique_ptr<HttpServer> server_;
     std::vector<std::thread> threads_;
+    std::string turns_;                       // bodies of /turn, with one worker
     std::shared_ptr<void> held_by_handlers_;  // until the server frees them
     std::atomic<bool> go_ = false, left_ = false;
     std::atomic<int> flooded_ = 0, answers_ = 0, whole_ = 0, waits_ = 0;  // waits_: calls of /wait

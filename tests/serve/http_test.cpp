@@ -23,6 +23,25 @@ TEST_F(Http, OneConnectionHasManyRequestsInTheirOrder) {
     EXPECT_TRUE(client.closed());
 }
 
+TEST_F(Http, ClientsTakeTurnsAtTheWorkers) {
+    HttpOptions options;
+    options.workers = 1;
+    start(options);
+    Client busy(server_->port());
+    busy.send(post("/hold", ""));
+    EXPECT_TRUE(eventually([&] { return waits_ == 1; }));
+    std::vector<std::unique_ptr<Client>> clients;
+    for (const char* who : {"a1", "a2", "a3", "a4", "b5"}) {
+        Client& client = *clients.emplace_back(std::make_unique<Client>(server_->port()));
+        client.send(post("/turn", who, fmt::format("X-Client: {}\r\n", who[0])));
+        // The one thread that reads connections has read this one before those that follow.
+        EXPECT_NE(ask(get("/b", "Connection: close\r\n")).find("200 OK"), std::string::npos);
+    }
+    go_ = true;
+    for (const auto& client : clients) client->until("its turn");
+    EXPECT_EQ(turns_, "a1b5a2a3a4");
+}
+
 TEST_F(Http, RequestsInPieces) {
     start();
     Client client(server_->port());
