@@ -123,12 +123,12 @@ class Http : public testing::Test {
                 while (exchange->write(piece)) ++flooded_;
             });
         } else if (request.path == "/wait") {
-            ++waits_;
             threads_.emplace_back([this, exchange] {
                 eventually([&] { return exchange->gone() || go_; });
                 left_ = exchange->gone();
                 exchange->reply({.body = "waited"});
             });
+            ++waits_;                          // after the thread is there: a test may join it
         } else if (request.path == "/hold") {  // keeps its thread
             ++waits_;
             eventually([&] { return go_.load(); });
