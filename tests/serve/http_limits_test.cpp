@@ -89,7 +89,7 @@ TEST_F(Http, ABodyCountsUntilItsRequestIsHandled) {
     const std::string ending = "Connection: close\r\n";
     EXPECT_TRUE(
         eventually([&] { return ask(post("/a", large, ending)).starts_with("HTTP/1.1 200 "); }));
-    EXPECT_FALSE(left_);
+    EXPECT_EQ(one.until("\r\n\r\n", 10ms), "");
     go_ = true;
     EXPECT_NE(one.until("waited").find("200 OK"), std::string::npos);
 }
@@ -116,6 +116,7 @@ TEST_F(Http, ABodyWhoseClientLeftIsFreedBeforeItsTurn) {
         client.send(incomplete);
         return client.until("\r\n\r\n", 50ms).empty();
     }));
+    EXPECT_EQ(busy.until("\r\n\r\n", 10ms), "");  // the worker is still there
 }
 
 TEST_F(Http, TheBodiesOfOneClientHaveABoundOfTheirOwn) {
