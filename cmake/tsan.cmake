@@ -70,7 +70,8 @@ target_precompile_headers(mr_tsan PRIVATE ${MR_COMMON_HEADERS})
 target_link_libraries(mr_tsan PUBLIC mr_tsan_options)
 
 set(tsan_tests core/thread_pool model/batch model/train decode/scheduler train/batches train/exchange
-    train/host_link train/pack train/pipeline text/bpe_train observe/bandwidth serve/http serve/desk)
+    train/host_link train/pack train/pipeline text/bpe_train observe/bandwidth serve/http
+    serve/http_limits serve/desk)
 list(TRANSFORM tsan_tests REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/\\1_test.cpp")
 list(APPEND tsan_tests ${PROJECT_SOURCE_DIR}/src/ops/linear/linear_test.cpp)
 add_executable(test_tsan ${tsan_tests})

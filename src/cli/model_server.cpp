@@ -107,7 +107,8 @@ void ModelServer::start() {
              [this](const serve::Access& access) {
                  ++metrics_.responses[static_cast<std::size_t>(access.status / 100)];
                  log_.add(access);
-             }});
+             },
+         .client = [this](const serve::HttpRequest& request) { return gate_.client_of(request); }});
 }
 
 void ModelServer::end(double grace) {

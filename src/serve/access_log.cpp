@@ -63,11 +63,16 @@ void AccessLog::run(const std::shared_ptr<State>& state, const Write& write) {
         state->changed.wait(lock, [&] { return state->leaving || !state->lines.empty(); });
         if (state->lines.empty()) break;
         std::string text;
-        for (const std::string& line : state->lines) text += line;
-        state->lines.clear();
-        if (const std::uint64_t lost = std::exchange(state->dropped, 0); lost > 0) {
-            text += fmt::format("note: {} lines of the access log were dropped\n", lost);
+        try {
+            for (const std::string& line : state->lines) text += line;
+            if (const std::uint64_t lost = std::exchange(state->dropped, 0); lost > 0) {
+                text += fmt::format("note: {} lines of the access log were dropped\n", lost);
+            }
+        } catch (const std::bad_alloc&) {
+            state->dropped += state->lines.size();
+            text.clear();
         }
+        state->lines.clear();
         lock.unlock();
         write(text);
         lock.lock();

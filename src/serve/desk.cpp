@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/out_of_memory.h"
 #include "serve/desk_job.h"
 
 namespace mr::serve {
@@ -119,28 +120,42 @@ void Desk::cut() {
 // ---- the engine's thread -----------------------------------------------------------------------
 
 void Desk::drive() {
-    for (;;) {
-        bool cut = false, leaving = false;
-        delivery_.flush();
-        if (!busy()) delivery_.flush_and_wait();  // when idle, nothing is pending
-        {
-            std::unique_lock lock(mutex_);
-            if (!busy() && queued_ == 0) {
-                idle_ = true;
-                drained_.notify_all();
-            }
-            work_.wait(lock, [&] { return leaving_ || queued_ > 0 || busy() || cut_; });
-            cut = std::exchange(cut_, false);
-            leaving = leaving_;
+    const Failure no_memory = Failure::of(500, "server_error", "out of memory");
+    for (bool failed = false, goes_on = true; goes_on;) {
+        try {
+            // If this throws, it has forgotten some requests: their connections end.
+            if (std::exchange(failed, false)) fail_all(no_memory);
+            goes_on = turn();
+        } catch (const std::bad_alloc&) {
+            hold_back_memory_again();
+            failed = true;
         }
-        if (cut) fail_all(Failure::draining());
-        if (leaving) break;
-        fill();
-        embed_piece();
-        if (!open_.empty()) step();
-        show();
     }
     scheduler_.reset();
+}
+
+// False: leave.
+bool Desk::turn() {
+    bool cut = false, leaving = false;
+    delivery_.flush();
+    if (!busy()) delivery_.flush_and_wait();  // when idle, nothing is pending
+    {
+        std::unique_lock lock(mutex_);
+        if (!busy() && queued_ == 0) {
+            idle_ = true;
+            drained_.notify_all();
+        }
+        work_.wait(lock, [&] { return leaving_ || queued_ > 0 || busy() || cut_; });
+        cut = std::exchange(cut_, false);
+        leaving = leaving_;
+    }
+    if (cut) fail_all(Failure::draining());
+    if (leaving) return false;
+    fill();
+    embed_piece();
+    if (!open_.empty()) step();
+    show();
+    return true;
 }
 
 void Desk::fill() {
@@ -302,6 +317,7 @@ void Desk::fail_all(const Failure& failure) {
         queued_ = embedding_ = 0;
     }
     const auto refuse = [&](const Unit& unit) {
+        if (!unit.embedding && !unit.job) return;  // forget_left() ran out of memory
         unit.embedding ? fail(*unit.embedding, failure) : fail(unit.job, failure);
     };
     for (const auto& [client, queue] : queues) std::ranges::for_each(queue, refuse);

@@ -124,6 +124,7 @@ class Desk {
     bool next_unit(Unit& out);
     void forget_left();
     void drive();
+    bool turn();
     void fill();
     void begin(Unit& unit);
     void step();

@@ -23,9 +23,11 @@ void Desk::put(const std::string& client, std::vector<Unit> units) {
             ++metrics_.refused_full;
             throw queue_full();
         }
-        queued_ += units.size();
         std::deque<Unit>& queue = queues_[client];
-        for (Unit& unit : units) queue.push_back(std::move(unit));
+        for (Unit& unit : units) {
+            queue.push_back(std::move(unit));
+            ++queued_;
+        }
         metrics_.waiting = static_cast<std::int64_t>(queued_ + embedding_);
         idle_ = false;
     }
@@ -51,6 +53,7 @@ bool Desk::make_room(const std::string& client, std::size_t count) {
         dropped += request;
         if (request == 0 || victim.size() < dropped + then) return false;
     }
+    dropped_.reserve(dropped_.size() + dropped);  // throws before anything has changed
     const auto first = victim.end() - static_cast<std::ptrdiff_t>(dropped);
     std::move(first, victim.end(), std::back_inserter(dropped_));
     victim.erase(first, victim.end());

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kSweep{200};       // how often deadlines are checked
 constexpr std::chrono::milliseconds kAcceptAgain{50};  // retry after running out of descriptors
+constexpr std::chrono::milliseconds kServeAgain{10};   // retry after running out of memory
 
 constexpr std::size_t kLongBody = 256 << 10;
 
@@ -60,6 +61,11 @@ std::size_t most_of_client(const HttpOptions& options, bool loopback) {
     return loopback ? options.connections : std::max<std::size_t>(options.connections / 4, 1);
 }
 
+std::size_t most_bodies_of_client(const HttpOptions& options, bool loopback) {
+    if (options.bodies_per_client > 0) return options.bodies_per_client;
+    return loopback ? options.all_bodies : std::max(options.all_bodies / 4, options.body_bytes);
+}
+
 HttpReply HttpHost::refusal(int status, const std::string& problem) const {
     return handlers.refuse(status, problem);
 }
@@ -92,10 +98,27 @@ void HttpHost::listen() {
 }
 
 void HttpHost::start() {
-    accept();
-    sweep();
-    threads.emplace_back([this] { io.run(); });
+    threads.emplace_back([this] { serve(); });
     for (int i = 0; i < options.workers; ++i) threads.emplace_back([this] { work(); });
+}
+
+// The steps of a connection handle their own errors. One that arrives here has interrupted accept()
+// or sweep(), so both begin anew.
+void HttpHost::serve() {
+    for (;;) {
+        try {
+            accept();
+            sweep();
+            io.run();
+            return;
+        } catch (const std::exception&) {
+            error_code ignored;
+            acceptor.cancel(ignored);
+            accept_again.cancel();
+            hold_back_memory_again();
+            std::this_thread::sleep_for(kServeAgain);
+        }
+    }
 }
 
 void HttpHost::accept() {
@@ -132,11 +155,12 @@ void HttpHost::take(tcp::socket socket) {
         return;
     }
     auto connection =
-        std::make_shared<HttpConnection>(shared_from_this(), std::move(socket), client.name);
+        std::make_shared<HttpConnection>(shared_from_this(), std::move(socket), client);
+    std::size_t& counted = by_client[client.name];
     connections.insert(connection);
-    ++by_client[client.name];
+    ++counted;
     connection_count = connections.size();
-    connection->read();
+    connection->guarded([&] { connection->read(); });
 }
 
 void HttpHost::sweep() {
@@ -144,9 +168,15 @@ void HttpHost::sweep() {
     sweeper.async_wait([this](const error_code& ended) {
         if (ended) return;
         const auto now = Clock::now();
-        const std::vector<std::shared_ptr<HttpConnection>> all(connections.begin(),
-                                                               connections.end());
-        for (const auto& connection : all) connection->check(now);
+        const auto all = all_connections();
+        const bool wake_all = wake_was_lost.exchange(false);
+        if (wake_all) pump_woken();
+        for (const auto& connection : all) {
+            connection->guarded([&] {
+                connection->check(now);
+                if (wake_all) connection->pump();
+            });
+        }
         sweep();
     });
 }
@@ -162,30 +192,42 @@ void HttpHost::remove(const std::shared_ptr<HttpConnection>& connection) {
     if (connections.empty()) none_left.notify_all();
 }
 
-void HttpHost::wake(const std::shared_ptr<HttpConnection>& connection) {
+void HttpHost::wake(const std::shared_ptr<HttpConnection>& connection) noexcept try {
     {
         const std::lock_guard lock(woken_mutex);
         woken.push_back(connection);
         if (woken.size() > 1) return;
     }
-    asio::post(io, [this] {
-        std::vector<std::shared_ptr<HttpConnection>> all;
-        {
-            const std::lock_guard lock(woken_mutex);
-            all.reserve(woken.capacity());
-            all.swap(woken);
-        }
-        for (const auto& one : all) one->pump();
-    });
+    asio::post(io, [this] { pump_woken(); });
+} catch (const std::exception&) {
+    wake_was_lost = true;
+}
+
+void HttpHost::pump_woken() {
+    {
+        const std::lock_guard lock(woken_mutex);
+        pumped.swap(woken);
+    }
+    for (const auto& one : pumped) one->guarded([&] { one->pump(); });
+    pumped.clear();
 }
 
 void HttpHost::give_to_worker(HttpExchangePtr exchange) {
+    const HttpRequest& request = exchange->request();
+    const std::string client =
+        handlers.client ? handlers.client(request) : http_client(request.peer).name;
     {
         const std::lock_guard lock(work_mutex);
-        const bool is_long = exchange->request().body.size() > kLongBody;
-        (is_long ? long_requests : requests).push_back(std::move(exchange));
+        const bool is_long = request.body.size() > kLongBody;
+        (is_long ? long_requests : requests).put(client, std::move(exchange));
     }
     work_there.notify_one();
+}
+
+void HttpHost::take_from_workers(const HttpExchangePtr& exchange) {
+    const std::lock_guard lock(work_mutex);
+    requests.erase(exchange);
+    long_requests.erase(exchange);
 }
 
 void HttpHost::work() {
@@ -200,9 +242,7 @@ void HttpHost::work() {
                 return leaving || is_long || !requests.empty();
             });
             if (leaving) return;
-            std::deque<HttpExchangePtr>& from = is_long ? long_requests : requests;
-            exchange = std::move(from.front());
-            from.pop_front();
+            exchange = (is_long ? long_requests : requests).take();
             long_running += is_long;
         }
         if (exchange->gone()) {
@@ -218,14 +258,37 @@ void HttpHost::work() {
 }
 
 void HttpHost::handle(const HttpExchangePtr& exchange) {
+    try {
+        call_handler(exchange);
+    } catch (const std::exception&) {  // no memory for a refusal
+        exchange->cut();
+    }
+    exchange->free_body();
+}
+
+void HttpHost::call_handler(const HttpExchangePtr& exchange) {
     // If all handlers drop it, there is no answer: its connection ends.
     const ExchangePtr handed(exchange.get(), [exchange](Exchange*) { exchange->cut(); });
     try {
         handlers.handle(handed);
     } catch (const std::exception& error) {
-        exchange->reply(refusal(500, error.what()));
+        const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+        if (memory) hold_back_memory_again();
+        exchange->reply(refusal(500, memory ? "out of memory" : error.what()));
         exchange->cut();  // if an answer had begun
     }
+}
+
+// Operations that were cut hold their connection, which holds this host: they are freed by running
+// their handlers.
+void HttpHost::close_all() noexcept try {
+    error_code ignored;
+    acceptor.close(ignored);
+    for (const auto& connection : std::exchange(connections, {})) connection->close();
+    io.restart();
+    io.poll();
+} catch (const std::exception&) {
+    // Without memory some are not freed.
 }
 
 HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_shared<HttpHost>(options)) {
@@ -240,22 +303,26 @@ void HttpServer::start(HttpHandlers handlers) {
 }
 
 HttpServer::~HttpServer() {
+    HttpHost& host = *impl_;
     {
-        const std::lock_guard lock(impl_->work_mutex);
-        impl_->leaving = true;
+        const std::lock_guard lock(host.work_mutex);
+        host.leaving = true;
     }
-    impl_->work_there.notify_all();
-    asio::post(impl_->io, [impl = impl_] {
-        error_code ignored;
-        impl->acceptor.close(ignored);
-        const auto all = std::exchange(impl->connections, {});
-        for (const auto& connection : all) connection->close();
-        impl->io.stop();
-    });
-    for (std::thread& thread : impl_->threads) thread.join();
-    impl_->requests.clear();
-    impl_->long_requests.clear();
-    impl_->woken.clear();  // connections hold their owner
+    host.work_there.notify_all();
+    try {
+        asio::post(host.io, [&host] { host.io.stop(); });  // after what is ready
+    } catch (const std::bad_alloc&) {
+        host.io.stop();
+    }
+    // The first thread has the connections. Workers may wait until their clients have gone.
+    if (!host.threads.empty()) host.threads.front().join();
+    host.close_all();
+    for (std::thread& thread : host.threads) {
+        if (thread.joinable()) thread.join();
+    }
+    host.requests.clear();
+    host.long_requests.clear();
+    host.woken.clear();  // connections hold their owner
 }
 
 const std::string& HttpServer::address() const { return impl_->address; }
@@ -267,9 +334,9 @@ void HttpServer::drain() {
     asio::post(impl_->io, [impl = impl_] {
         error_code ignored;
         impl->acceptor.close(ignored);
-        const std::vector<std::shared_ptr<HttpConnection>> all(impl->connections.begin(),
-                                                               impl->connections.end());
-        for (const auto& connection : all) connection->drain();
+        for (const auto& connection : impl->all_connections()) {
+            connection->guarded([&] { connection->drain(); });
+        }
     });
 }
 

@@ -22,8 +22,8 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
     std::string method, path, query;  // the path is not decoded
     Headers headers;                  // names in lower case
-    std::string body;
-    std::string peer;  // the address, without the port
+    std::string body;                 // until its handler returns, which frees it
+    std::string peer;                 // the address, without the port
 
     // The value of the first header of that name (in lower case); empty: none.
     std::string_view header(std::string_view name) const;
@@ -76,12 +76,13 @@ struct HttpOptions {
     std::uint16_t port = 0;  // 0: any free port
     std::size_t header_bytes = 16 << 10;
     std::size_t body_bytes = 8 << 20;
-    std::size_t all_bodies = 256 << 20;  // of requests being read or answered
+    std::size_t all_bodies = 256 << 20;  // of requests being read or handled
     std::size_t connections = 4096;
     // Per client: an address, or an IPv6 network of 64 bits, which one host may use alone. 0: a
     // quarter of all, and no limit for the loopback address, where a proxy connects for many
     // clients.
     std::size_t connections_per_client = 0;
+    std::size_t bodies_per_client = 0;         // bytes of `all_bodies`; 0: by the same rule
     std::size_t unread_bytes = 1 << 20;        // of a stream that its client has not read
     std::chrono::milliseconds idle{75000};     // between requests
     std::chrono::milliseconds header{10000};   // first byte of a request to its body
@@ -101,6 +102,9 @@ struct HttpHandlers {
     // The answer to an invalid request, or one beyond a limit.
     std::function<HttpReply(int status, const std::string& problem)> refuse;
     std::function<void(const Access&)> done;
+    // Requests wait for a worker in a queue of this name, and the queues take turns. Unset: one for
+    // each address.
+    std::function<std::string(const HttpRequest&)> client{};
 };
 
 struct HttpHost;  // http_connection.h
@@ -138,6 +142,15 @@ struct HttpClient {
 HttpClient http_client(const std::string& address);
 // Connections that one client may have.
 std::size_t most_of_client(const HttpOptions& options, bool loopback);
+// Bytes that its bodies may take: at least one of the largest.
+std::size_t most_bodies_of_client(const HttpOptions& options, bool loopback);
+
+// Why a request is refused for its head alone; none: it is not. `old_version`: HTTP/1.0.
+struct HeadProblem {
+    int status = 400;
+    const char* text = "";
+};
+std::optional<HeadProblem> problem_of_head(const HttpRequest& head, bool old_version);
 
 // Only ASCII letters.
 std::string lower_case(std::string_view text);

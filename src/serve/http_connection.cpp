@@ -7,7 +7,11 @@ namespace mr::serve {
 namespace {
 
 constexpr std::chrono::milliseconds kLinger{2000};  // for the client to close its side
-constexpr std::size_t kReadAhead = 64 << 10;        // bytes of requests after the current one
+// Bytes of requests after the current one. Once as many wait, no more are read, for this long.
+constexpr std::size_t kReadAhead = 64 << 10;
+constexpr std::chrono::milliseconds kReadAheadWait{1000};
+
+constexpr std::size_t kChunkFrame = 20;  // bytes: the line before a chunk, and its end
 
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
@@ -23,8 +27,6 @@ bool has_fold(std::string_view in) {
     const std::string_view head = in.substr(0, in.find("\r\n\r\n"));
     return head.find("\r\n ") != head.npos || head.find("\r\n\t") != head.npos;
 }
-
-bool all_digits(std::string_view text) { return text.find_first_not_of("0123456789") == text.npos; }
 
 }  // namespace
 
@@ -67,6 +69,7 @@ bool HttpExchange::write(std::string_view piece) {
         overfull_ = ended_ = true;
         gone_ = true;
     } else {
+        pending_.reserve(pending_.size() + piece.size() + kChunkFrame);  // all of it, or none
         old_version_ ? pending_.append(piece) : append_chunk(pending_, piece);
     }
     wake();
@@ -88,34 +91,47 @@ void HttpExchange::cut() {
     wake();
 }
 
+void HttpExchange::free_body() {
+    std::string().swap(request_.body);
+    body_bytes_.give_back();
+}
+
 // ---- a connection, on the server's thread ------------------------------------------------------
 
-void HttpConnection::close() {
+void HttpConnection::close() noexcept {
     if (std::exchange(closed_, true)) return;
     error_code ignored;
     socket_.close(ignored);
-    count_body(0);
+    forget_request();
     if (HttpExchangePtr current = std::exchange(current_, nullptr)) {
         current->set_gone();
+        server_->take_from_workers(current);
         int status = 0;
         {
             const std::lock_guard lock(current->mutex_);
             current->ended_ = true;
             status = current->status_;
         }
-        const std::chrono::duration<double> took = Clock::now() - current->start_;
-        server_->handlers.done({current->request_, status, current->sent_, took.count(), false});
+        report(*current, status, false);
     }
     server_->remove(shared_from_this());
 }
 
-void HttpConnection::count_body(std::size_t bytes) {
-    server_->body_bytes += bytes - body_;  // modulo 2^64: may decrease
-    body_ = bytes;
+void HttpConnection::report(const HttpExchange& exchange, int status, bool whole) noexcept try {
+    const std::chrono::duration<double> took = Clock::now() - exchange.start_;
+    server_->handlers.done({exchange.request_, status, exchange.sent_, took.count(), whole});
+} catch (const std::exception&) {
+    // Without memory for it, the log lacks a line.
+}
+
+void HttpConnection::forget_request() {
+    parser_.reset();
+    body_bytes_.give_back();
 }
 
 void HttpConnection::check(Clock::time_point now) {
     if (writing_ && now > write_deadline_) return close();
+    if (current_ && now > ahead_deadline_) drop_ahead();
     if (current_ || now <= deadline_) return;
     if (parser_ && !lingering_ && !broken_) {
         return refuse(408, "the request was not complete in time");
@@ -131,12 +147,15 @@ void HttpConnection::drain() {
 
 void HttpConnection::read() {
     if (reading_ || closed_ || eof_) return;
-    if (current_ && in_.size() >= kReadAhead) return;
+    if (current_ && in_.size() >= kReadAhead) {
+        ahead_deadline_ = std::min(ahead_deadline_, Clock::now() + kReadAheadWait);
+        return;
+    }
     reading_ = true;
     socket_.async_read_some(asio::buffer(chunk_),
                             [self = shared_from_this()](const error_code& problem, std::size_t n) {
                                 self->reading_ = false;
-                                self->took(problem, n);
+                                self->guarded([&] { self->took(problem, n); });
                             });
 }
 
@@ -149,6 +168,19 @@ void HttpConnection::took(const error_code& problem, std::size_t count) {
     if (!lingering_ && !broken_) {
         in_.append(chunk_.data(), count);
         if (!current_) parse();
+    }
+    read();
+}
+
+// A long answer, and many requests behind it. Only a connection that is read shows that its client
+// has left, so the requests are dropped, and the connection ends after the answer.
+void HttpConnection::drop_ahead() {
+    ahead_deadline_ = kNever;
+    broken_ = true;
+    std::string().swap(in_);
+    {
+        const std::lock_guard lock(current_->mutex_);
+        current_->keep_alive_ = false;
     }
     read();
 }
@@ -184,6 +216,8 @@ void HttpConnection::parse() {
             parser_.emplace();
             parser_->header_limit(static_cast<std::uint32_t>(server_->options.header_bytes));
             parser_->body_limit(server_->options.body_bytes);
+            body_bytes_ = {server_->body_bytes, client_.name,
+                           most_bodies_of_client(server_->options, client_.loopback)};
             has_head_ = false;
             const auto now = Clock::now();
             body_deadline_ = now + server_->options.request;
@@ -206,9 +240,8 @@ void HttpConnection::parse() {
         if (has_head_) {
             deadline_ = body_deadline_;
             parser_->eager(true);
-            count_body(parser_->get().body().size());
-            if (server_->body_bytes > server_->options.all_bodies) {
-                return refuse(503, "the requests that are being read take too much memory");
+            if (const char* full = body_bytes_.grow(parser_->get().body().size())) {
+                return refuse(503, full);
             }
         }
         if (parser_->is_done()) return dispatch();
@@ -235,30 +268,16 @@ HttpRequest HttpConnection::request_of_head() const {
 // Returns whether to read the rest of the request.
 bool HttpConnection::take_head() {
     head_ = request_of_head();
-    if (head_.path.empty() || (head_.path[0] != '/' && head_.path != "*")) {
-        refuse(400, "the target of a request is a path here");
-        return false;
-    }
-    // Only one way to say where a body ends: two are used to smuggle requests past a proxy.
-    const std::string_view encoding = head_.header("transfer-encoding");
-    if (head_.count("transfer-encoding") > 1 ||
-        (!encoding.empty() && lower_case(encoding) != "chunked")) {
-        refuse(501, "of transfer encodings only 'chunked' is taken");
-        return false;
-    }
-    if (!encoding.empty() && parser_->get().version() < 11) {
-        refuse(400, "HTTP/1.0 has no transfer encodings");
-        return false;
-    }
-    if (head_.count("content-length") > 1 || !all_digits(head_.header("content-length"))) {
-        refuse(400, "the request has several lengths");
+    const unsigned version = parser_->get().version();
+    if (const auto problem = problem_of_head(head_, version < 11)) {
+        refuse(problem->status, problem->text);
         return false;
     }
     if (auto refused = server_->handlers.admit(head_)) {
         answer_at_once(std::move(*refused));
         return false;
     }
-    if (parser_->get().version() < 11) return true;  // no Expect header there
+    if (version < 11) return true;  // no Expect header there
     const std::string expect = lower_case(head_.header("expect"));
     if (!expect.empty() && expect != "100-continue") {
         refuse(417, "of expectations only '100-continue' is met");
@@ -284,11 +303,13 @@ void HttpConnection::answer_at_once(HttpReply reply, bool last) {
     broken_ = !whole;
     begin(std::move(head_));
     if (!whole) current_->keep_alive_ = false;
+    forget_request();
     current_->reply(std::move(reply));
 }
 
-void HttpConnection::begin(HttpRequest request) {
-    current_ = std::make_shared<HttpExchange>(shared_from_this(), std::move(request));
+void HttpConnection::begin(HttpRequest request, BodyBytes::Share body_bytes) {
+    current_ = std::make_shared<HttpExchange>(shared_from_this(), std::move(request),
+                                              std::move(body_bytes));
     current_->extra_ = server_->handlers.extra(current_->request_);
     current_->most_unread_ = server_->options.unread_bytes;
     current_->head_only_ = current_->request_.method == "HEAD";
@@ -304,8 +325,8 @@ void HttpConnection::dispatch() {
     request.body = std::move(parser_->get().body());
     const bool quick =
         request.method == "GET" || request.method == "HEAD" || request.method == "OPTIONS";
-    begin(std::move(request));
-    parser_.reset();
+    begin(std::move(request), std::move(body_bytes_));
+    forget_request();
     if (quick) {
         server_->handle(current_);
     } else {
@@ -343,20 +364,22 @@ void HttpConnection::send() {
                                  if (problem) return self->close();
                                  if (self->current_) self->current_->sent_ += n;
                                  self->sent_ += n;
-                                 if (self->sent_ < self->sending_.size()) return self->send();
-                                 self->sending_.clear();
-                                 self->sent_ = 0;
-                                 self->pump();
+                                 self->guarded([&] { self->sent(); });
                              });
+}
+
+void HttpConnection::sent() {
+    if (sent_ < sending_.size()) return send();
+    sending_.clear();
+    sent_ = 0;
+    pump();
 }
 
 // The answer is sent.
 void HttpConnection::finish() {
     const HttpExchangePtr done = std::exchange(current_, nullptr);
-    const std::chrono::duration<double> took = Clock::now() - done->start_;
-    server_->handlers.done({done->request_, done->status_, done->sent_, took.count(), true});
-    count_body(0);
-    parser_.reset();
+    ahead_deadline_ = kNever;
+    report(*done, done->status_, true);
     if (!done->keep_alive_ || server_->draining || broken_) return linger();
     wait_for_request();
     parse();

@@ -1,4 +1,4 @@
-// Writes answers as HTTP/1.1.
+// HTTP/1.1 as text: checks the heads of requests, writes answers.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -26,6 +26,27 @@ std::string lower_case(std::string_view text) {
     std::string out(text);
     for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     return out;
+}
+
+std::optional<HeadProblem> problem_of_head(const HttpRequest& head, bool old_version) {
+    if (head.path.empty() || (head.path[0] != '/' && head.path != "*")) {
+        return HeadProblem{400, "the target of a request is a path here"};
+    }
+    // Only one way to say where a body ends: two are used to smuggle requests past a proxy.
+    const std::string_view encoding = head.header("transfer-encoding");
+    if (head.count("transfer-encoding") > 1 ||
+        (!encoding.empty() && lower_case(encoding) != "chunked")) {
+        return HeadProblem{501, "of transfer encodings only 'chunked' is taken"};
+    }
+    if (!encoding.empty() && old_version) {
+        return HeadProblem{400, "HTTP/1.0 has no transfer encodings"};
+    }
+    const std::string_view length = head.header("content-length");
+    if (head.count("content-length") > 1 ||
+        length.find_first_not_of("0123456789") != std::string_view::npos) {
+        return HeadProblem{400, "the request has several lengths"};
+    }
+    return std::nullopt;
 }
 
 std::string_view status_words(int status) {

@@ -2,17 +2,20 @@
 """Every command with too little memory: it works, or reports it and exits with 3. Never a
 signal."""
 import concurrent.futures
+import http.client
 import json
 import math
 import os
 import pathlib
 import resource
+import socket
 import struct
 import tempfile
 import unittest
 
 import driver
 from driver import REFERENCE, SOURCE, millrace
+from serving import START, Server
 from train_test import QUIET, SHAPE, pack_stories
 
 MIB = 1 << 20
@@ -20,12 +23,17 @@ MIB = 1 << 20
 LIMITS = [*range(2, 46, 7), *range(46, 100, 12), 160, 620]
 # The same range in other steps, for commands that read the large vocabulary.
 FINE = [*range(4, 90, 4), 130, 180, 400]
+# For a server that gets this many bodies of 8 MB; with the last, it takes all of them.
+SERVER, BODIES = (180, 240, 300, 700), 24
+
+
+def address_limit(mib):
+    limit = (mib * MIB, mib * MIB)
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, limit)
 
 
 def run_within(mib, *words, **kwargs):
-    limit = (mib * MIB, mib * MIB)
-    return millrace(*words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
-                    **kwargs)
+    return millrace(*words, preexec_fn=address_limit(mib), **kwargs)
 
 
 def least():
@@ -133,6 +141,38 @@ class Memory(driver.CliTest):
                         ("train", *SHAPE, *QUIET, "--steps", "2", "--save-every", "1", "--data",
                          self.data, "--out", "OUT")):
             self.sweep(LIMITS, *command)
+
+    def attacked(self, mib):
+        """Sends a server more bodies than it has memory for, all without their last bytes. Returns
+        how many of their connections it ended."""
+        server = Server("--sequences", 2, preexec_fn=address_limit(self.least + mib))
+        self.addCleanup(server.stop)
+        wires, ended, size = [], 0, 8_300_000
+        for _ in range(BODIES):
+            try:
+                wires.append(wire := socket.create_connection((server.host, server.port), driver.HANG))
+                wire.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                             b"Content-Length: %d\r\n\r\n" % size + b"x" * (size - 1))
+            except OSError:
+                ended += 1
+        for wire in wires:
+            wire.close()
+        self.assertTrue(server.wait_until(lambda: self.answers(server)), f"{mib} MiB: {server.err}")
+        self.assertEqual(server.stop(), 0, f"{mib} MiB: {server.err}")
+        return ended
+
+    def answers(self, server):
+        self.assertIsNone(server.process.poll(), server.err)
+        try:
+            server.ok("/v1/completions", {"prompt": START, "max_tokens": 3})
+            return server.ok("/health") == {"status": "ok"}
+        except (AssertionError, OSError, http.client.HTTPException):
+            return False  # no memory for this connection yet
+
+    def test_server(self):
+        ended = [self.attacked(mib) for mib in SERVER]
+        self.assertGreater(ended[0], 0, ended)
+        self.assertEqual(ended[-1], 0, ended)
 
     def test_threads(self):
         result = self.one(140, ("run", "-p", "Once", "-n", "3", "--threads", "200"))

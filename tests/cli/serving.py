@@ -15,12 +15,14 @@ CHAT = [{"role": "user", "content": "Hello"}]
 
 
 class Server:
-    def __init__(self, *arguments, model=(), env=None, program=driver.BIN, key=None):
+    def __init__(self, *arguments, model=(), env=None, program=driver.BIN, key=None,
+                 preexec_fn=None):
         self.key = {"Authorization": f"Bearer {key}"} if key else {}
         self.process = subprocess.Popen(
             [program, "serve", *map(str, model), "--port", "0", "--threads", "2",
              *map(str, arguments)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})})
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(env or {})},
+            preexec_fn=preexec_fn)
         self.err = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
