@@ -146,8 +146,13 @@ std::string Opened::decode(std::span<const std::int32_t> ids) const {
 
 Opened::ChatPrompt Opened::chat_prompt(std::span<const text::ChatMessage> messages,
                                        text::ChatOptions options) const {
-    options.require_template = !options.arguments.empty();
-    const text::ChatWriter writer(decode::require_tokenizer(*model_), std::move(options));
+    const text::Tokenizer& tokenizer = decode::require_tokenizer(*model_);
+    if (!options.arguments.empty()) {  // they must not break a template that works without them
+        text::ChatOptions without = options;
+        without.arguments.clear();
+        options.require_template = text::ChatWriter(tokenizer, without).has_template();
+    }
+    const text::ChatWriter writer(tokenizer, std::move(options));
     return {writer.encode(messages, true), writer.stops()};
 }
 

@@ -62,9 +62,11 @@ std::set<std::string> bundled_names() {
 void require_here(const std::string& given, const char* option) {
     std::error_code ignored;
     const bool url = given.find("://") != std::string::npos;
-    // OWNER/NAME, and not the path of a file that has gone.
+    // OWNER/NAME, and not the path of a file that has gone. "Qwen2.5-0.5B" has no file's ending.
+    const std::string ending = fs::path(given).extension().string();
+    const bool file = !ending.empty() && ending.find_first_of("0123456789") == std::string::npos;
     const bool on_hub = given[0] != '.' && given[0] != '/' && given[0] != '~' &&
-                        std::ranges::count(given, '/') == 1 && !fs::path(given).has_extension() &&
+                        std::ranges::count(given, '/') == 1 && !file &&
                         given.find(':') == std::string::npos &&
                         !fs::exists(fs::path(given).parent_path(), ignored);
     if (!url && (!on_hub || fs::exists(fs::symlink_status(given, ignored)))) return;

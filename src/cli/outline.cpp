@@ -6,6 +6,7 @@
 #include <iterator>
 
 namespace mr::cli {
+
 std::vector<std::string> OptionOutline::names() const {
     std::vector<std::string> all = shorts;
     all.insert(all.end(), longs.begin(), longs.end());

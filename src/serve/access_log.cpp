@@ -65,9 +65,11 @@ void AccessLog::run(const std::shared_ptr<State>& state, const Write& write) {
         std::string text;
         try {
             for (const std::string& line : state->lines) text += line;
-            if (const std::uint64_t lost = std::exchange(state->dropped, 0); lost > 0) {
-                text += fmt::format("note: {} lines of the access log were dropped\n", lost);
+            if (state->dropped > 0) {
+                text +=
+                    fmt::format("note: {} lines of the access log were dropped\n", state->dropped);
             }
+            state->dropped = 0;
         } catch (const std::bad_alloc&) {
             state->dropped += state->lines.size();
             text.clear();

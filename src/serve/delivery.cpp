@@ -1,8 +1,10 @@
 #include "serve/delivery.h"
 
 #include <iterator>
+#include <new>
 #include <utility>
 
+#include "core/out_of_memory.h"
 #include "serve/desk.h"
 
 namespace mr::serve {
@@ -92,9 +94,12 @@ void Delivery::deliver(const Item& item) try {
     if (item.id >= 0) item.sink->token(item.choice, item.id, item.logprobs.get());
     if (!item.text.empty()) item.sink->text(item.choice, item.text);
 } catch (const std::exception& error) {
+    const bool memory = dynamic_cast<const std::bad_alloc*>(&error);
+    if (memory) hold_back_memory_again();
     if (!item.sink) return;  // without an answer its connection ends
     try {
-        item.sink->failed(Failure::of(500, "server_error", error.what()));
+        item.sink->failed(
+            Failure::of(500, "server_error", memory ? "out of memory" : error.what()));
     } catch (const std::exception&) {
     }
 }

@@ -25,6 +25,7 @@ Failure failure_of(const std::exception_ptr& error) {
     } catch (const Error& e) {
         return Failure::of(e);
     } catch (const std::bad_alloc&) {
+        hold_back_memory_again();
         return Failure::of(500, "server_error", "out of memory");
     } catch (const std::exception& e) {
         return Failure::of(500, "server_error", e.what());
@@ -141,11 +142,12 @@ bool Desk::turn() {
     if (!busy()) delivery_.flush_and_wait();  // when idle, nothing is pending
     {
         std::unique_lock lock(mutex_);
-        if (!busy() && queued_ == 0) {
+        if (!busy() && queued_ == 0 && dropped_.empty()) {
             idle_ = true;
             drained_.notify_all();
         }
-        work_.wait(lock, [&] { return leaving_ || queued_ > 0 || busy() || cut_; });
+        work_.wait(lock,
+                   [&] { return leaving_ || queued_ > 0 || !dropped_.empty() || busy() || cut_; });
         cut = std::exchange(cut_, false);
         leaving = leaving_;
     }
@@ -228,6 +230,8 @@ void Desk::step() {
     try {
         scheduler_->step();
         take_ended();
+    } catch (const std::bad_alloc&) {
+        throw;  // drive() fails all requests, and the engine is well
     } catch (...) {
         // A scheduler whose step has thrown must be destroyed, and its requests with it.
         Failure failure = failure_of(std::current_exception());

@@ -119,6 +119,7 @@ class Desk {
 
     void put(const std::string& client, std::vector<Unit> units);  // desk_queue.cpp, to forget_left
     bool make_room(const std::string& client, std::size_t count);  // needs the mutex
+    static std::size_t droppable(const std::deque<Unit>& queue, std::size_t need, std::size_t keep);
     static std::size_t waiting_units(const std::deque<Unit>& queue, std::size_t end);
     Failure queue_full() const;  // needs the mutex
     bool next_unit(Unit& out);

@@ -24,10 +24,15 @@ void Desk::put(const std::string& client, std::vector<Unit> units) {
             throw queue_full();
         }
         std::deque<Unit>& queue = queues_[client];
-        for (Unit& unit : units) {
-            queue.push_back(std::move(unit));
-            ++queued_;
+        const auto before = static_cast<std::ptrdiff_t>(queue.size());
+        try {
+            for (Unit& unit : units) queue.push_back(std::move(unit));
+        } catch (...) {  // no memory: none of them waits
+            queue.erase(queue.begin() + before, queue.end());
+            if (queue.empty()) queues_.erase(client);
+            throw;
         }
+        queued_ += units.size();
         metrics_.waiting = static_cast<std::int64_t>(queued_ + embedding_);
         idle_ = false;
     }
@@ -35,31 +40,42 @@ void Desk::put(const std::string& client, std::vector<Unit> units) {
 }
 
 // A full queue makes room for a client whose own part of it is smaller: the client with the longest
-// part loses its latest requests, as long as it keeps no less than the other then has. Otherwise
-// one client with many connections could keep all others out.
+// part that can give loses its latest requests, as long as it keeps no less than the other then
+// has. Otherwise one client with many connections could keep all others out.
 bool Desk::make_room(const std::string& client, std::size_t count) {
     const std::size_t taken = queued_ + embedding_ + count;
     if (taken <= options_.queue) return true;
-    if (queues_.empty()) return false;
-    const auto longest = std::ranges::max_element(
-        queues_, {}, [](const auto& entry) { return entry.second.size(); });
-    std::deque<Unit>& victim = longest->second;
     const auto own = queues_.find(client);
     const std::size_t then = count + (own == queues_.end() ? 0 : own->second.size());
-    const std::size_t need = taken - options_.queue;
+    auto victim = queues_.end();
     std::size_t dropped = 0;
-    while (dropped < need) {
-        const std::size_t request = waiting_units(victim, victim.size() - dropped);
-        dropped += request;
-        if (request == 0 || victim.size() < dropped + then) return false;
+    for (auto at = queues_.begin(); at != queues_.end(); ++at) {
+        if (victim != queues_.end() && at->second.size() <= victim->second.size()) continue;
+        const std::size_t gives = droppable(at->second, taken - options_.queue, then);
+        if (gives == 0) continue;
+        victim = at;
+        dropped = gives;
     }
+    if (victim == queues_.end()) return false;
     dropped_.reserve(dropped_.size() + dropped);  // throws before anything has changed
-    const auto first = victim.end() - static_cast<std::ptrdiff_t>(dropped);
-    std::move(first, victim.end(), std::back_inserter(dropped_));
-    victim.erase(first, victim.end());
-    if (victim.empty()) queues_.erase(longest);
+    const auto first = victim->second.end() - static_cast<std::ptrdiff_t>(dropped);
+    std::move(first, victim->second.end(), std::back_inserter(dropped_));
+    victim->second.erase(first, victim->second.end());
+    if (victim->second.empty()) queues_.erase(victim);
     queued_ -= dropped;
     return true;
+}
+
+// Units of the latest requests that are `need` or more together; 0 if less than `keep` would be
+// left.
+std::size_t Desk::droppable(const std::deque<Unit>& queue, std::size_t need, std::size_t keep) {
+    std::size_t dropped = 0;
+    while (dropped < need) {
+        const std::size_t request = waiting_units(queue, queue.size() - dropped);
+        dropped += request;
+        if (request == 0 || queue.size() < dropped + keep) return 0;
+    }
+    return dropped;
 }
 
 // Units of the request that ends before `end`; 0 if some of them have begun.
@@ -67,6 +83,7 @@ std::size_t Desk::waiting_units(const std::deque<Unit>& queue, std::size_t end) 
     if (end == 0) return 0;
     const Unit& last = queue[end - 1];
     if (last.embedding) return 1;
+    if (!last.job) return 0;  // forget_left() ran out of memory
     std::size_t all = 0, here = 0;
     for (const Work& work : last.job->works) all += static_cast<std::size_t>(work.choices);
     while (here < end && queue[end - 1 - here].job == last.job) ++here;
@@ -118,7 +135,7 @@ void Desk::forget_left() {
     {
         const std::lock_guard lock(mutex_);
         dropped = std::exchange(dropped_, {});
-        full = queue_full();
+        if (!dropped.empty()) full = queue_full();
         for (auto at = queues_.begin(); at != queues_.end();) {
             queued_ -= std::erase_if(at->second, [&](const Unit& unit) {
                 if (unit.embedding) {

@@ -174,6 +174,7 @@ void HttpHost::sweep() {
         for (const auto& connection : all) {
             connection->guarded([&] {
                 connection->check(now);
+                if (draining) connection->drain();  // again, if memory ran out the first time
                 if (wake_all) connection->pump();
             });
         }

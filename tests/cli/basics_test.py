@@ -61,7 +61,7 @@ class Basics(driver.CliTest):
         self.fails(1, "run", "Once upon a time", says="a prompt is given with -p")
 
     def test_a_model_elsewhere(self):
-        for name in ("meta-llama/Llama-2-7b", "https://example.org/model.gguf"):
+        for name in ("meta-llama/Llama-2-7b", "Qwen/Qwen2.5-0.5B", "https://example.org/model.gguf"):
             self.fails(1, "run", name, says=(name, "downloads nothing"))
         # The path of a file that is missing is no name on a hub.
         self.fails(1, "run", "models/missing.gguf", says="cannot be opened")

@@ -78,7 +78,7 @@ class Help(driver.CliTest):
                        says=f"{wrong}: unknown option; 'millrace train --help'")
         self.fails(2, "data", "pack", "--tokeniser", "x", says="did you mean --tokenizer?")
         self.fails(2, "bench", "decod", says="did you mean 'millrace bench decode'?")
-        self.fails(2, "bench", says=("what to do is missing", "decode", "gemm"))
+        self.fails(2, "bench", says=("a command is missing", "decode", "gemm"))
         self.fails(2, "run", "a", "b", says=("not expected: b", "millrace run --help"))
 
     def test_values_that_are_none(self):

@@ -296,6 +296,22 @@ TEST_F(DeskTest, AFullQueueMakesRoomForAnotherClient) {
     }
 }
 
+// The longest queue cannot give, and another one can.
+TEST_F(DeskTest, ARequestThatHasBegunProtectsNoOtherClient) {
+    open({.sequences = 1, .queue = 5});
+    const KeptPtr begun = ask("a", work("The cat", kLong, 1, 4));
+    ASSERT_TRUE(begun->wait_for_text());
+    const KeptPtr first = ask("b", work("The cat", 2, 1)), second = ask("b", work("The cat", 2, 1));
+    const KeptPtr other = ask("c", work("The cat", 2, 1));
+    ASSERT_TRUE(second->wait());
+    EXPECT_TRUE(second->failure);
+    begun->left = true;
+    for (const KeptPtr& kept : {first, other}) {
+        ASSERT_TRUE(kept->wait());
+        EXPECT_FALSE(kept->failure);
+    }
+}
+
 // A request of which a text runs already keeps its place.
 TEST_F(DeskTest, ARequestThatHasBegunKeepsItsPlace) {
     open({.sequences = 1, .queue = 3});

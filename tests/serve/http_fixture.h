@@ -103,7 +103,8 @@ class Http : public testing::Test {
             whole_ += access.whole;
             if (access.request.path == "/no-memory-to-log") throw std::bad_alloc();
         };
-        handlers.client = [](const HttpRequest& request) {
+        handlers.client = [this](const HttpRequest& request) {
+            ++given_;
             return std::string(request.header("x-client"));
         };
         server_ = std::make_unique<HttpServer>(options);
@@ -173,7 +174,9 @@ class Http : public testing::Test {
     std::string turns_;                       // bodies of /turn, with one worker
     std::shared_ptr<void> held_by_handlers_;  // until the server frees them
     std::atomic<bool> go_ = false, left_ = false;
-    std::atomic<int> flooded_ = 0, answers_ = 0, whole_ = 0, waits_ = 0;  // waits_: calls of /wait
+    std::atomic<int> flooded_ = 0, answers_ = 0, whole_ = 0;
+    std::atomic<int> waits_ = 0;  // calls of /wait
+    std::atomic<int> given_ = 0;  // requests that have arrived
 };
 
 inline constexpr const char* kHost = "Host: localhost\r\n";

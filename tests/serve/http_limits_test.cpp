@@ -102,7 +102,8 @@ TEST_F(Http, ABodyWhoseClientLeftIsFreedBeforeItsTurn) {
     Client busy(server_->port()), one(server_->port());
     busy.send(post("/hold", ""));
     one.send(post("/a", std::string(80000, 'x')));
-    EXPECT_TRUE(eventually([&] { return waits_ == 1; }));
+    // One is held, and the other has arrived as a whole.
+    EXPECT_TRUE(eventually([&] { return waits_ == 1 && given_ == 2; }));
     const std::string incomplete = fmt::format(
         "POST / HTTP/1.1\r\n{}Content-Length: 80001\r\n\r\n{}", kHost, std::string(80000, 'x'));
     EXPECT_TRUE(eventually([&] {

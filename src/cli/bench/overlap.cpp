@@ -17,7 +17,6 @@
 #include "cli/rate.h"
 #include "cli/terminal.h"
 #include "core/arena.h"
-#include "core/cuda/device.h"
 #include "core/error.h"
 #include "model/io/source.h"
 #include "model/train/params.h"

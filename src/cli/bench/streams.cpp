@@ -13,8 +13,6 @@
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cpu.h"
-#include "core/cuda/device.h"
-#include "core/error.h"
 #include "core/output_file.h"
 #include "observe/units.h"
 

@@ -12,7 +12,7 @@ namespace mr::comm {
 class Messages {
   public:
     // A message in flight. Its memory must stay untouched until done() has returned true, or
-    // forget() has returned.
+    // forget() has returned. The memory of a send that was forgotten may be read even later.
     using Transfer = std::int64_t;
 
     virtual ~Messages() = default;

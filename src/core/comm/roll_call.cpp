@@ -68,7 +68,6 @@ void RollCall::forget_pending() {
         if (!peer.ended) channel_->forget(peer.receiving);
     }
     for (const Sent& sent : sent_) channel_->forget(sent.transfer);
-    sent_.clear();
 }
 
 // Runs until all ranks have said that they end: a posted receive must be matched.
