@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -58,6 +59,16 @@ std::set<std::string> bundled_names() {
     return out;
 }
 
+// `option`: the one that named it; empty: none, and the error begins with the name itself.
+[[noreturn]] void refuse(const std::string& given, const std::string& option, std::string problem,
+                         std::string remedy) {
+    throw Error::input({.file = option.empty() ? given : std::string(),
+                        .field = option,
+                        .value = option.empty() ? std::string() : given,
+                        .problem = std::move(problem),
+                        .remedy = std::move(remedy)});
+}
+
 // A model's URL or its name on a hub is refused: no command downloads.
 void require_here(const std::string& given, const char* option) {
     std::error_code ignored;
@@ -70,13 +81,8 @@ void require_here(const std::string& given, const char* option) {
                         given.find(':') == std::string::npos &&
                         !fs::exists(fs::path(given).parent_path(), ignored);
     if (!url && (!on_hub || fs::exists(fs::symlink_status(given, ignored)))) return;
-    const bool tells = *option != '\0';
-    throw Error::input({.file = tells ? std::string() : given,
-                        .field = option,
-                        .value = tells ? given : std::string(),
-                        .problem = url ? "is a URL" : "no file or folder has this name",
-                        .remedy = "Millrace downloads nothing: download the model, and give its "
-                                  "file or folder"});
+    refuse(given, option, url ? "is a URL" : "no file or folder has this name",
+           "Millrace downloads nothing: download the model, and give its file or folder");
 }
 
 }  // namespace
@@ -92,18 +98,14 @@ std::string named_model(const std::string& given, const char* option) {
         return found.empty() ? given : "./" + given;
     }
     if (!found.empty()) return found;
-    const bool tells = *option != '\0';
     const std::set<std::string> names = bundled_names();
-    throw Error::input({.file = tells ? std::string() : given,
-                        .field = option,
-                        .value = tells ? given : std::string(),
-                        .problem = "no file, folder or bundled model has this name",
-                        .remedy = given.find(' ') != std::string::npos
-                                      ? "check the path; a prompt is given with -p"
-                                  : names.empty()
-                                      ? "check the path"
-                                      : fmt::format("check the path, or name a bundled model: {}",
-                                                    fmt::join(names, ", "))});
+    std::string remedy = "check the path";
+    if (given.find(' ') != std::string::npos) {
+        remedy += "; a prompt is given with -p";
+    } else if (!names.empty()) {
+        remedy += fmt::format(", or name a bundled model: {}", fmt::join(names, ", "));
+    }
+    refuse(given, option, "no file, folder or bundled model has this name", std::move(remedy));
 }
 
 std::string model_source(const SharedOptions& options) {

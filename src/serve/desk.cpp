@@ -16,7 +16,8 @@ double seconds_between(Desk::Clock::time_point from, Desk::Clock::time_point to)
     return std::chrono::duration<double>(to - from).count();
 }
 
-// The failure to report to the client whose request caused an exception.
+}  // namespace
+
 Failure failure_of(const std::exception_ptr& error) {
     try {
         std::rethrow_exception(error);
@@ -31,8 +32,6 @@ Failure failure_of(const std::exception_ptr& error) {
         return Failure::of(500, "server_error", e.what());
     }
 }
-
-}  // namespace
 
 Desk::Desk(std::unique_ptr<model::Engine> engine, const DeskOptions& options, Metrics& metrics)
     : engine_(std::move(engine)),

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/out_of_memory.h"
 #include "model/cpu/cpu_engine.h"
 #include "model/cuda/device_engine.h"
 #include "serve/desk_job.h"
@@ -95,16 +94,11 @@ bool Desk::embed_piece() {
         delivery_.call([sink = e.sink, vectors = std::move(e.vectors)]() mutable {
             sink->made(std::move(vectors));
         });
-    } catch (const Failure& failure) {
-        fail(e, failure);
     } catch (const Error& error) {
         if (error.kind() == ErrorKind::device) healthy_ = false;
         fail(e, Failure::of(error));
-    } catch (const std::bad_alloc&) {
-        hold_back_memory_again();
-        fail(e, Failure::of(500, "server_error", "out of memory"));
-    } catch (const std::exception& error) {
-        fail(e, Failure::of(500, "server_error", error.what()));
+    } catch (...) {
+        fail(e, failure_of(std::current_exception()));
     }
     return leave();
 }

@@ -1,12 +1,16 @@
 // Declarations shared by desk.cpp and desk_embed.cpp.
 #pragma once
 
+#include <exception>
 #include <optional>
 
 #include "decode/open_sequence.h"
 #include "serve/desk.h"
 
 namespace mr::serve {
+
+// The failure to report to the client whose request caused an exception.
+Failure failure_of(const std::exception_ptr& error);
 
 struct Desk::Job {
     std::vector<Work> works;

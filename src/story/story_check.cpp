@@ -178,9 +178,8 @@ class Check {
         const std::size_t last = raw_.find_last_not_of(" \t\r\n");
         const char end = last == std::string_view::npos ? ' ' : raw_[last];
         if (paragraphs() < 4) {
-            problem(StoryFault::unfinished, "it has " + std::to_string(paragraphs()) +
-                                                (paragraphs() == 1 ? " paragraph" : " paragraphs") +
-                                                ", not at least 4");
+            problem(StoryFault::unfinished,
+                    "it has " + std::to_string(paragraphs()) + " of at least 4 paragraphs");
         } else if (end != '.' && end != '!' && end != '?' && end != '"') {
             problem(StoryFault::unfinished, "it ends in the middle of a sentence");
         } else if (!text_.quotes_close) {

@@ -211,9 +211,8 @@ void check(const BpeTrainOptions& options) {
         throw Error::usage(
             {.field = "--vocab",
              .value = fmt::format("{}", options.vocab),
-             .problem = fmt::format("is not from {} (256 bytes and {} special token{}) to {}",
-                                    least, options.special.size(),
-                                    options.special.size() == 1 ? "" : "s", 1 << 24)});
+             .problem = fmt::format("is not from {} (256 bytes, special tokens: {}) to {}", least,
+                                    options.special.size(), 1 << 24)});
     }
 }
 
