@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 
+#include "core/cgroup.h"
 #include "core/error.h"
 #include "core/memory.h"
 #if defined(__aarch64__) && !defined(MR_PORTABLE_ONLY)
@@ -55,6 +58,26 @@ Isa choose() {
                         .value = wish,
                         .problem = "this machine does not support that instruction set",
                         .remedy = "use one of: " + names});
+}
+
+// The cores that this process may run on; empty if the system does not say. The kernel's set may be
+// larger than one cpu_set_t, which holds 1024 cores: then it refuses a small one with EINVAL.
+std::vector<std::size_t> own_cores() {
+    constexpr std::size_t kMostSets = 1024;
+    for (std::size_t sets = 1; sets <= kMostSets; sets *= 2) {
+        std::vector<cpu_set_t> set(sets);
+        const std::size_t bytes = sets * sizeof(cpu_set_t);
+        if (::sched_getaffinity(0, bytes, set.data()) != 0) {
+            if (errno == EINVAL) continue;
+            break;
+        }
+        std::vector<std::size_t> cores;
+        for (std::size_t core = 0; core < 8 * bytes; ++core) {
+            if (CPU_ISSET_S(core, bytes, set.data())) cores.push_back(core);
+        }
+        return cores;
+    }
+    return {};
 }
 
 std::atomic<int> g_isa{-1};  // -1: not chosen yet. Chosen once, then constant.
@@ -105,9 +128,11 @@ void set_isa(Isa isa) {
 
 CpuInfo cpu_info() {
     CpuInfo info;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    info.cores = ::sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+    info.cores = std::max(1, static_cast<int>(own_cores().size()));
+    // More threads than a quota pays for would spin until the group is stopped for the period.
+    if (const auto quota = cgroup_cpu_quota(); quota && *quota < info.cores) {
+        info.cores = std::max(1, static_cast<int>(std::ceil(*quota)));
+    }
     info.memory_bytes = available_memory_bytes();
     std::ifstream file("/proc/cpuinfo");
     std::map<std::string, std::string> fields;
@@ -137,12 +162,7 @@ std::string core_set() {
     char name[256] = {};
     ::gethostname(name, sizeof name - 1);
     std::string out = name;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (::sched_getaffinity(0, sizeof set, &set) != 0) return out;
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-        if (CPU_ISSET(core, &set)) out += ' ' + std::to_string(core);
-    }
+    for (const std::size_t core : own_cores()) out += ' ' + std::to_string(core);
     return out;
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -21,9 +22,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
-constexpr int kMostLinks = 40;  // Linux's own limit
-constexpr const char* kPartial = ".partial.";
-constexpr int kMostNames = 100;  // names to try
+constexpr int kMostLinks = 40;         // Linux's own limit
+constexpr int kMostNames = 100;        // names to try
+constexpr int kMostProcess = 1 << 22;  // Linux's largest process id
+constexpr unsigned kPermissions = 0777, kUsual = 0644;
 
 [[noreturn]] void refuse_device(const std::string& path) {
     throw Error::input({.file = path,
@@ -31,19 +33,29 @@ constexpr int kMostNames = 100;  // names to try
                         .remedy = "give a file name for the output"});
 }
 
-// Whether `name` is `start` + PID or `start` + PID.NUMBER.
+// Whether `digits` is a number from `least` to `most`, as make_temporary() writes it.
+bool is_number(std::string_view digits, int least, int most) {
+    int value = 0;
+    const char* const end = digits.data() + digits.size();
+    const auto [rest, error] = std::from_chars(digits.data(), end, value);
+    return error == std::errc{} && rest == end && digits.front() != '0' && value >= least &&
+           value <= most;
+}
+
+// Whether `name` is `start` + PID or `start` + PID.NUMBER, and nothing that a person would choose.
 bool is_temporary(std::string_view name, std::string_view start) {
     if (!name.starts_with(start)) return false;
     name.remove_prefix(start.size());
-    return !name.empty() && name.front() != '.' && name.back() != '.' &&
-           name.find_first_not_of("0123456789.") == name.npos;
+    const std::size_t dot = name.find('.');
+    return is_number(name.substr(0, dot), 1, kMostProcess) &&
+           (dot == name.npos || is_number(name.substr(dot + 1), 2, kMostNames));
 }
 
 // Removes temporary files of `target` that killed processes left: those that no process has locked.
 void remove_leftovers(const std::string& target) {
     const fs::path path = target;
     const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-    const std::string start = path.filename().string() + kPartial;
+    const std::string start = path.filename().string() + kPartialMark;
     std::vector<fs::path> found;
     std::error_code code;
     for (auto it = fs::directory_iterator(folder, code); !code && it != fs::directory_iterator();
@@ -79,7 +91,7 @@ std::string follow_links(const std::string& path) {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path, unsigned mode)
+OutputFile::OutputFile(const std::string& path, std::optional<unsigned> mode)
     : path_(path), target_(follow_links(path)) {
     struct stat status {};
     if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
@@ -88,16 +100,26 @@ OutputFile::OutputFile(const std::string& path, unsigned mode)
                             .remedy = "give a file name for the output"});
     }
     // Renaming over a device or a pipe would replace it.
-    if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
-        refuse_device(path);
-    }
+    const bool replaces = ::stat(path.c_str(), &status) == 0;
+    if (replaces && !S_ISREG(status.st_mode)) refuse_device(path);
     buffer_.reserve(kBuffer);
     remove_leftovers(target_);
-    make_temporary(mode);
+    if (!replaces) {
+        make_temporary(mode.value_or(kUsual));
+        return;
+    }
+    const mode_t kept = status.st_mode & mode.value_or(kPermissions);
+    make_temporary(kept & kUsual);  // never more than it will have
+    // Some file systems have no permissions to set.
+    if (::fchmod(fd_, kept) != 0 && errno != EPERM && errno != ENOTSUP) {
+        const int code = errno;
+        discard();
+        fail("cannot get the permissions of the file that it replaces", code);
+    }
 }
 
 void OutputFile::make_temporary(unsigned mode) {
-    const std::string name = target_ + kPartial + std::to_string(::getpid());
+    const std::string name = target_ + kPartialMark + std::to_string(::getpid());
     for (int i = 1; i <= kMostNames; ++i) {
         temporary_ = i == 1 ? name : name + "." + std::to_string(i);
         const int fd =
@@ -116,19 +138,24 @@ void OutputFile::make_temporary(unsigned mode) {
     fail("cannot be created", EEXIST);
 }
 
-OutputFile::~OutputFile() {
+OutputFile::~OutputFile() { discard(); }
+
+void OutputFile::discard() {
     if (fd_ < 0) return;  // committed
     ::close(fd_);
     ::unlink(temporary_.c_str());
+    fd_ = -1;
 }
 
 void OutputFile::fail(const char* action, int code) {
-    throw Error::input({.file = path_,
-                        .problem = std::string(action) + ": " + std::strerror(code),
-                        .remedy = code == ENOSPC ? "free some space; the partial file was removed"
-                                  : code == EMFILE || code == ENFILE
-                                      ? remedy_of_open(code)
-                                      : "check the folder and its permissions"});
+    throw Error::input(
+        {.file = path_,
+         .problem = std::string(action) + ": " + std::strerror(code),
+         .remedy = code == ENOSPC || code == EDQUOT
+                       ? "free some space; the partial file was removed"
+                   : code == EFBIG ? "raise the limit on the size of a file (ulimit -f)"
+                   : code == EMFILE || code == ENFILE ? remedy_of_open(code)
+                                                      : "check the folder and its permissions"});
 }
 
 void OutputFile::write(const void* data, std::size_t bytes) {

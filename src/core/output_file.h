@@ -2,22 +2,29 @@
 // then synced and renamed by commit(); otherwise (an exception, a full disk) it is removed. A link
 // is followed: its target is replaced, not the link.
 //
-// The temporary name is NAME.partial.PID. It is always created (O_EXCL), so an existing link is not
-// followed. It is locked (flock) while it is written, so that the next writer of NAME can remove
-// what a killed process left.
+// The temporary name is NAME.millrace-partial.PID. It is always created (O_EXCL), so an existing
+// link is not followed. It is locked (flock) while it is written, so that the next writer of NAME
+// can remove what a killed process left: names of exactly this form, which a person does not
+// choose.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace mr {
 
+// Follows a name, and is followed by the process id.
+inline constexpr const char* kPartialMark = ".millrace-partial.";
+
 class OutputFile {
   public:
-    // `mode`: permissions from the first byte on, less the process's umask.
-    explicit OutputFile(const std::string& path, unsigned mode = 0644);
+    // A new file has the permissions 0644, less the process's umask, and one that replaces another
+    // has that one's. `mode`: 0600 for a private file; then neither has more, from the first byte
+    // on.
+    explicit OutputFile(const std::string& path, std::optional<unsigned> mode = {});
     ~OutputFile();
     OutputFile(const OutputFile&) = delete;
     OutputFile& operator=(const OutputFile&) = delete;
@@ -35,6 +42,7 @@ class OutputFile {
 
   private:
     void make_temporary(unsigned mode);
+    void discard();
     void flush();
     [[noreturn]] void fail(const char* action, int code);
 

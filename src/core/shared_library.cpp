@@ -21,4 +21,10 @@ SharedLibrary open_shared_library(const std::string& title, const char* variable
                                  problem ? problem : "")};
 }
 
+void* find_symbol(void* file, const char* name, std::string& missing) {
+    void* const found = dlsym(file, name);
+    if (!found) missing += (missing.empty() ? "" : ", ") + std::string(name);
+    return found;
+}
+
 }  // namespace mr

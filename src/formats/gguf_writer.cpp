@@ -48,11 +48,6 @@ void GgufWriter::set_i32(std::string_view key, std::int32_t value) {
     put(metadata_, value);
 }
 
-void GgufWriter::set_u64(std::string_view key, std::uint64_t value) {
-    begin_value(key, GgufType::u64);
-    put(metadata_, value);
-}
-
 void GgufWriter::set_f32(std::string_view key, float value) {
     begin_value(key, GgufType::f32);
     put(metadata_, value);

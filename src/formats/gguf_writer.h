@@ -24,7 +24,6 @@ class GgufWriter {
     // Metadata. A key may be set once.
     void set_u32(std::string_view key, std::uint32_t value);
     void set_i32(std::string_view key, std::int32_t value);
-    void set_u64(std::string_view key, std::uint64_t value);
     void set_f32(std::string_view key, float value);
     void set_bool(std::string_view key, bool value);
     void set_string(std::string_view key, std::string_view value);
@@ -39,7 +38,6 @@ class GgufWriter {
     // Shape outermost first; the innermost dimension is a whole number of the type's blocks.
     void declare(std::string_view name, DType dtype, const Shape& shape);
     void write(const void* data, std::size_t bytes);
-    void write_tensor(const Tensor& tensor) { write(tensor.data, tensor.bytes()); }
     void finish();
 
   private:

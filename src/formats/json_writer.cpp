@@ -40,8 +40,7 @@ void append_quoted(std::string& out, std::string_view text) {
     out += '"';
 }
 
-// The last byte tells whether a comma is
-// needed: a value never ends with one of these.
+// The last byte tells whether a comma is needed: a value never ends with one of these.
 void JsonWriter::separate() {
     if (out_.empty()) return;
     const char last = out_.back();

@@ -91,6 +91,11 @@ struct Llama2cParser {
         positive("n_kv_heads", header.n_kv_heads, 4);
         positive("vocab_size", header.vocab_size, 5);
         positive("seq_len", header.seq_len, 6);
+        if (header.n_layers > kMaxLlama2cLayers) {
+            throw in.error("n_layers", std::to_string(header.n_layers),
+                           fmt::format("is more than {}, the most that is read", kMaxLlama2cLayers),
+                           first + 8, "this is not a llama2.c model, or it is damaged");
+        }
         if (header.dim % header.n_heads != 0 || header.head_dim() % 2 != 0) {
             throw in.error(
                 "n_heads", std::to_string(header.n_heads),

@@ -30,6 +30,9 @@
 
 namespace mr::formats {
 
+// A layer takes 9 tensors of memory here, and none on disk: a sparse file may claim any number.
+inline constexpr std::int64_t kMaxLlama2cLayers = 1 << 12;
+
 struct Llama2cHeader {
     int version = 0;
     std::int64_t dim = 0;

@@ -49,7 +49,6 @@ class SafetensorsWriter {
     void set_metadata(std::string_view key, std::string_view value);
     void declare(std::string_view name, DType dtype, const Shape& shape);
     void write(const void* data, std::size_t bytes);
-    void write_tensor(const Tensor& tensor) { write(tensor.data, tensor.bytes()); }
     void finish();
 
   private:

@@ -160,10 +160,38 @@ TEST(OutputFile, HasItsPermissionsFromTheStart) {
             return status.st_mode & 0777u;
         };
         OutputFile file(path, mode);
-        EXPECT_EQ(mode_of(path + ".partial." + std::to_string(::getpid())), mode);
+        EXPECT_EQ(mode_of(path + kPartialMark + std::to_string(::getpid())), mode);
         file.commit();
         EXPECT_EQ(mode_of(path), mode);
     }
+    ::umask(before);
+}
+
+TEST(OutputFile, HasThePermissionsOfTheFileItReplaces) {
+    const TempFolder folder;
+    const std::string path = folder.write("file", "old"), link = folder / "link";
+    std::filesystem::create_symlink("file", link);
+    const mode_t before = ::umask(077);
+    const auto mode_of = [](const std::string& name) {
+        struct stat status {};
+        EXPECT_EQ(::stat(name.c_str(), &status), 0) << name;
+        return status.st_mode & 07777u;
+    };
+    for (const unsigned mode : {0600u, 0640u, 0666u, 0444u}) {
+        for (const std::string& name : {path, link}) {
+            ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+            OutputFile file(name);
+            EXPECT_EQ(mode_of(path + kPartialMark + std::to_string(::getpid())), mode);
+            file.write("new");
+            file.commit();
+            EXPECT_EQ(mode_of(path), mode);
+        }
+    }
+    ASSERT_EQ(::chmod(path.c_str(), 0644), 0);
+    OutputFile file(path, 0600);  // a private file stays one
+    EXPECT_EQ(mode_of(path + kPartialMark + std::to_string(::getpid())), 0600u);
+    file.commit();
+    EXPECT_EQ(mode_of(path), 0600u);
     ::umask(before);
 }
 
@@ -194,7 +222,7 @@ void fill_the_disk() {
     for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
         std::error_code code;
         const std::string target = fs::read_symlink(entry, code).string();
-        if (target.find(".partial.") != target.npos) writing = std::stoi(entry.path().filename());
+        if (target.find(kPartialMark) != target.npos) writing = std::stoi(entry.path().filename());
     }
     ASSERT_GE(writing, 0);
     const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
@@ -256,7 +284,7 @@ TEST(OutputFile, APlantedLinkIsNotFollowed) {
     TempFolder folder;
     namespace fs = std::filesystem;
     const std::string path = folder / "out",
-                      temporary = path + ".partial." + std::to_string(::getpid());
+                      temporary = path + kPartialMark + std::to_string(::getpid());
     const std::string victim = folder.write("victim", "precious");
     fs::create_symlink(victim, temporary);
     fs::create_symlink(folder / "made", temporary + ".2");
@@ -278,11 +306,10 @@ TEST(OutputFile, LeftoversAreRemoved) {
     TempFolder folder;
     namespace fs = std::filesystem;
     const std::string path = folder / "out";
-    const std::string dead = folder.write("out.partial.4711", "half");
-    const std::string dead_too = folder.write("out.partial.4711.2", "half");
-    const std::string other = folder.write("outer.partial.4711", "of another name");
-    const std::string named = folder.write("out.partial.txt", "a person's");
-    const std::string used = folder.write("out.partial.4712", "being written");
+    const std::string dead = folder.write("out.millrace-partial.4711", "half");
+    const std::string dead_too = folder.write("out.millrace-partial.4711.2", "half");
+    const std::string other = folder.write("outer.millrace-partial.4711", "of another name");
+    const std::string used = folder.write("out.millrace-partial.4712", "being written");
     const int lock = ::open(used.c_str(), O_RDONLY | O_CLOEXEC);
     ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
     {
@@ -294,11 +321,29 @@ TEST(OutputFile, LeftoversAreRemoved) {
         file.commit();
     }
     EXPECT_EQ(read_all(path), "text");
-    for (const std::string& stays : {other, named, used}) EXPECT_TRUE(fs::exists(stays)) << stays;
+    for (const std::string& stays : {other, used}) EXPECT_TRUE(fs::exists(stays)) << stays;
     ::close(lock);
     { OutputFile file(path); }
     EXPECT_FALSE(fs::exists(used));
-    EXPECT_EQ(folder.files(), 3u);
+    EXPECT_EQ(folder.files(), 2u);
+}
+
+TEST(OutputFile, FilesOfAPersonStay) {
+    TempFolder folder;
+    std::vector<std::string> theirs;
+    for (const char* name :
+         {"out.partial.2024", "out.partial.4711.2", "out.millrace-partial.txt",
+          "out.millrace-partial.", "out.millrace-partial.4711.", "out.millrace-partial.4711.1",
+          "out.millrace-partial.4711.101", "out.millrace-partial.4711.2.2",
+          "out.millrace-partial.0", "out.millrace-partial.04711", "out.millrace-partial.-1",
+          "out.millrace-partial.99999999999", "out.millrace-partial.2024.11.18"}) {
+        theirs.push_back(folder.write(name, "precious"));
+    }
+    {
+        OutputFile file(folder / "out");
+        file.commit();
+    }
+    for (const std::string& path : theirs) EXPECT_EQ(read_all(path), "precious") << path;
 }
 
 // Opening a FIFO would wait for another process forever.

@@ -278,7 +278,6 @@ TEST(Gguf, WhatIsWrittenIsRead) {
         writer.set_string("general.architecture", "llama");
         writer.set_u32("llama.block_count", 7);
         writer.set_i32("i", -3);
-        writer.set_u64("u64", 1ull << 40);
         writer.set_f32("f", 1e-5f);
         writer.set_bool("b", true);
         writer.set_strings("words", words);
@@ -298,7 +297,6 @@ TEST(Gguf, WhatIsWrittenIsRead) {
     EXPECT_EQ(file.get_string("general.architecture"), "llama");
     EXPECT_EQ(file.get_uint("llama.block_count"), 7u);
     EXPECT_EQ(file.get_int("i"), -3);
-    EXPECT_EQ(file.get_uint("u64"), 1ull << 40);
     EXPECT_EQ(file.get_float("f"), static_cast<double>(1e-5f));
     EXPECT_EQ(file.get_bool("b"), true);
     EXPECT_EQ(file.get_strings("words")->at(2), words[2]);
@@ -317,7 +315,9 @@ TEST(Gguf, WhatIsWrittenIsRead) {
         for (const FileTensor& tensor : file.tensors()) {
             writer.declare(tensor.name, tensor.view.dtype, tensor.view.shape);
         }
-        for (const FileTensor& tensor : file.tensors()) writer.write_tensor(tensor.view);
+        for (const FileTensor& tensor : file.tensors()) {
+            writer.write(tensor.view.data, tensor.view.bytes());
+        }
         writer.finish();
     }
     const MappedFile a(path), b(folder / "copy.gguf");

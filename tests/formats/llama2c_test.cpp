@@ -10,12 +10,14 @@
 
 #include "core/philox.h"
 #include "formats/bytes_builder.h"
+#include "temp_folder.h"
 
 namespace mr::formats {
 namespace {
 
 constexpr std::int32_t kDim = 8, kHidden = 12, kLayers = 2, kHeads = 2, kKvHeads = 1, kVocab = 10,
                        kSeq = 4, kKvDim = kDim / kHeads * kKvHeads;
+constexpr auto kMostLayers = static_cast<std::int32_t>(kMaxLlama2cLayers);
 using Sizes = std::array<std::int32_t, 7>;
 constexpr Sizes kSizes = {kDim, kHidden, kLayers, kHeads, kKvHeads, kVocab, kSeq};
 
@@ -199,9 +201,9 @@ TEST(Llama2c, RefusesBadFiles) {
     const std::string good1 = export_v12(1, true).out.data();
     const std::string good2 = export_v12(2, true, 8).out.data();
     Bytes huge;
-    put_sizes(huge, {INT32_MAX, INT32_MAX, INT32_MAX, 1, 1, INT32_MAX, INT32_MAX});
+    put_sizes(huge, {INT32_MAX, INT32_MAX, kMostLayers, 1, 1, INT32_MAX, INT32_MAX});
     Bytes wraps;  // even heads, and sums past 2^64
-    put_sizes(wraps, {1 << 30, 1 << 30, 1 << 30, 1 << 20, 1 << 20, 1 << 30, 1 << 30});
+    put_sizes(wraps, {1 << 30, 1 << 30, kMostLayers, 1 << 20, 1 << 20, 1 << 30, 1 << 30});
     struct Bad {
         const char* what;
         std::string data;
@@ -219,7 +221,9 @@ TEST(Llama2c, RefusesBadFiles) {
         {"hidden_dim < 0", v0(1, -12), {"hidden_dim = -12", "offset 4"}},
         {"n_layers 0", v0(2, 0), {"n_layers = 0", "offset 8"}},
         {"n_layers of v1", v1(2, -1), {"n_layers = -1", "offset 16"}},
-        {"many layers", v0(2, INT32_MAX), {"file length", "n_layers 2147483647"}},
+        {"many layers", v0(2, kMostLayers), {"file length", "n_layers 4096"}},
+        {"more layers", v0(2, kMostLayers + 1), {"n_layers = 4097", "more than 4096", "offset 8"}},
+        {"most layers", v1(2, INT32_MAX), {"n_layers = 2147483647", "offset 16"}},
         {"n_heads 0", v0(3, 0), {"n_heads = 0"}},
         {"n_heads 3", v0(3, 3), {"n_heads = 3", "dim = 8"}},
         {"odd heads", v0(3, 8), {"n_heads = 8", "even"}},
@@ -247,6 +251,25 @@ TEST(Llama2c, RefusesBadFiles) {
         EXPECT_HAS(message, "bad.bin");
         for (const char* part : file.says) EXPECT_HAS(message, part);
     }
+}
+
+// Holes of a sparse file take no disk space, but each layer would take 3 KB of memory.
+TEST(Llama2c, HolesDoNotBecomeMemory) {
+    const test::TempFolder folder;
+    const auto open = [&](std::int32_t layers) {
+        Bytes head;  // version 1: dim 2, hidden_dim, heads, vocabulary and context 1
+        head.u32(0x616b3432).i32(1);
+        put_sizes(head, {2, 1, layers, 1, 1, 1, 1});
+        head.u8(1).pad_to(256);
+        const std::string path = folder.write("holes.bin", head.data());
+        // Of a layer: two norms, wq, wk, wv, wo, w1, w2 and w3. Then the norm and the embedding.
+        const std::uint64_t numbers = 26 * static_cast<std::uint64_t>(layers) + 2 + 2;
+        std::filesystem::resize_file(path, 256 + 4 * numbers);
+        return Llama2cFile::open(path);
+    };
+    EXPECT_EQ(open(kMostLayers).tensors().size(), 9u * kMostLayers + 2);
+    EXPECT_HAS(input_error([&] { open(kMostLayers + 1); }), "n_layers = 4097: is more than 4096");
+    EXPECT_HAS(input_error([&] { open(2'000'000); }), "n_layers = 2000000: is more than 4096");
 }
 
 TEST(Llama2c, ReadsARealModel) {

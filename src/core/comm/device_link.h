@@ -1,6 +1,5 @@
-// Exchange of device memory between ranks: NCCL from device to
-// device, or messages through pinned host memory where ranks
-// share a device (NCCL refuses that) or NCCL is missing.
+// Exchange of device memory between ranks: NCCL from device to device, or messages through pinned
+// host memory where ranks share a device (NCCL refuses that) or NCCL is missing.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <stdexcept>
 #include <unordered_map>
 #include <vector>
 
@@ -16,6 +17,11 @@ struct World {
     World() {
         int given = 0;
         MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &given);
+        if (given >= MPI_THREAD_SERIALIZED) return;
+        MPI_Finalize();
+        throw std::runtime_error(
+            "this MPI lets only the thread that started it send and receive; use one that gives "
+            "MPI_THREAD_SERIALIZED");
     }
     ~World() { MPI_Finalize(); }
     World(const World&) = delete;

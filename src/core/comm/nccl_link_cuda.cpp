@@ -1,7 +1,6 @@
 // NCCL from device to device. The communicator is non-blocking: calls return at once and are
 // polled, so that a silent rank is given up after the timeout and kernels that wait for it are
 // ended (ncclCommAbort).
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <chrono>
@@ -29,9 +28,7 @@ Library open_library() {
         return lib;
     }
     std::string missing;
-#define MR_LOAD(name)                                                    \
-    lib.name = reinterpret_cast<decltype(lib.name)>(dlsym(file, #name)); \
-    if (!lib.name) missing += std::string(missing.empty() ? "" : ", ") + #name;
+#define MR_LOAD(name) find_function(file, #name, lib.name, missing);
     MR_NCCL_FUNCTIONS(MR_LOAD)
 #undef MR_LOAD
     if (!missing.empty()) {
@@ -86,19 +83,22 @@ class NcclLink : public DeviceLink {
                   std::span<const DevicePiece> in) override {
         require_open();
         check(library().ncclGroupStart(), "a group");
+        // A failed message is reported once the group has ended: an open one would take all later
+        // calls of this thread, also of other communicators, and check() aborts this one.
+        ncclResult_t message = ncclSuccess;
         for (const DevicePiece& piece : out) {
-            if (piece.bytes == 0) continue;
-            check(library().ncclSend(piece.data, piece.bytes, ncclInt8, piece.rank, nccl_,
-                                     stream.raw()),
-                  "a message");
+            if (piece.bytes == 0 || failed(message)) continue;
+            message = library().ncclSend(piece.data, piece.bytes, ncclInt8, piece.rank, nccl_,
+                                         stream.raw());
         }
         for (const DevicePiece& piece : in) {
-            if (piece.bytes == 0) continue;
-            check(library().ncclRecv(piece.data, piece.bytes, ncclInt8, piece.rank, nccl_,
-                                     stream.raw()),
-                  "a message");
+            if (piece.bytes == 0 || failed(message)) continue;
+            message = library().ncclRecv(piece.data, piece.bytes, ncclInt8, piece.rank, nccl_,
+                                         stream.raw());
         }
-        check(library().ncclGroupEnd(), "a group");
+        const ncclResult_t group = library().ncclGroupEnd();
+        check(message, "a message");
+        check(group, "a group");
         settle("a group of messages");
     }
 
@@ -117,8 +117,11 @@ class NcclLink : public DeviceLink {
 
   private:
     // ncclInProgress is no error: settle() waits for the call.
+    static bool failed(ncclResult_t result) {
+        return result != ncclSuccess && result != ncclInProgress;
+    }
     void check(ncclResult_t result, const char* what) {
-        if (result == ncclSuccess || result == ncclInProgress) [[likely]]
+        if (!failed(result)) [[likely]]
             return;
         const char* const said = library().ncclGetLastError(nccl_);
         const std::string problem = library().ncclGetErrorString(result);

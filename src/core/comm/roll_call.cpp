@@ -3,6 +3,8 @@
 #include <span>
 #include <utility>
 
+#include "core/start_thread.h"
+
 namespace mr::comm {
 namespace {
 
@@ -20,7 +22,7 @@ RollCall::RollCall(std::unique_ptr<Messages> channel, Seconds answer, Seconds en
     for (int r = 0; r < channel_->size(); ++r) {
         if (r != channel_->rank()) listen(r);
     }
-    thread_ = std::thread([this] { work(); });
+    thread_ = start_thread([this] { work(); }, "to answer other ranks");
 }
 
 RollCall::~RollCall() {

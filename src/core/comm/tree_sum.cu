@@ -55,9 +55,8 @@ struct Pieces {
     int count;
 };
 
-// Elements per thread. Few, so that these small blocks fit into
-// the gaps that GEMMs leave at their ends: a GEMM whose blocks
-// all run at once must wait for the last busy multiprocessor.
+// Elements per thread. Few, so that these small blocks fit into the gaps that GEMMs leave at their
+// ends: a GEMM whose blocks all run at once must wait for the last busy multiprocessor.
 constexpr int kEach = 8;
 constexpr std::int64_t kBlock = kThreads * kEach;
 

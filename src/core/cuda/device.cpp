@@ -14,8 +14,8 @@ DeviceInfo require_device() {
 bool built() { return false; }
 std::optional<DeviceInfo> device() { return std::nullopt; }
 std::string why_no_device() {
-    return "this build has no CUDA engine; install the CUDA toolkit (nvcc) and build again, or use "
-           "--device cpu";
+    return "this build has no CUDA engine; install the CUDA toolkit (nvcc 12.5 or later) and build "
+           "again, or use --device cpu";
 }
 std::string passed_over() { return ""; }
 #endif

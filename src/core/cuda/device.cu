@@ -57,8 +57,7 @@ std::string remedy_of(cudaError_t status) {
         case cudaErrorHardwareStackError:
         case cudaErrorSystemNotReady:
             return "the GPU is lost or taken: nvidia-smi and the system's log say why; reset it, "
-                   "or "
-                   "use --device cpu";
+                   "or use --device cpu";
         default:
             return "start again; if it stays, use --device cpu and report it";
     }

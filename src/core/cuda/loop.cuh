@@ -8,11 +8,8 @@
 namespace mr::cuda {
 
 // Sets whether the body runs again. One thread of the grid calls it. loop 0: does nothing.
-__device__ __forceinline__ void loop_again([[maybe_unused]] LoopGraph::Loop loop,
-                                           [[maybe_unused]] bool again) {
-#if CUDART_VERSION >= 12040
+__device__ __forceinline__ void loop_again(LoopGraph::Loop loop, bool again) {
     if (loop != 0) cudaGraphSetConditional(loop, again ? 1 : 0);
-#endif
 }
 
 }  // namespace mr::cuda

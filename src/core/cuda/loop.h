@@ -15,7 +15,7 @@ class LoopGraph {
     // Names the loop in kernels (loop.cuh); 0: none.
     using Loop = unsigned long long;
 
-    // Whether this build and the driver have loops: CUDA 12.4.
+    // Whether the driver has loops: one for CUDA 12.4 or later.
     static bool possible();
     // first(loop), then again(loop) for as long as the last call of loop_again() asked for it. Both
     // may only launch work on `stream`.

@@ -23,12 +23,10 @@ void LoopGraph::launch(const Stream& stream) const {
 #if CUDART_VERSION >= 13000
 #define MR_CAPTURE_INFO cudaStreamGetCaptureInfo
 #define MR_ADD_NODE cudaGraphAddNode
-#elif CUDART_VERSION >= 12040
+#else
 #define MR_CAPTURE_INFO cudaStreamGetCaptureInfo_v3
 #define MR_ADD_NODE cudaGraphAddNode_v2
 #endif
-
-#ifdef MR_ADD_NODE
 
 bool LoopGraph::possible() {
     static const bool possible = [] {
@@ -87,16 +85,5 @@ LoopGraph::Building::~Building() {
     if (graph) cudaGraphDestroy(graph);
     cudaGetLastError();  // clears the error of the abandoned capture
 }
-
-#else
-
-bool LoopGraph::possible() { return false; }
-void LoopGraph::Building::begin() { MR_CHECK(false, "the build has loops: possible()"); }
-void LoopGraph::Building::capture_into(CUgraph_st*) {}
-void LoopGraph::Building::enter() {}
-LoopGraph LoopGraph::Building::end() { return {}; }
-LoopGraph::Building::~Building() = default;
-
-#endif
 
 }  // namespace mr::cuda

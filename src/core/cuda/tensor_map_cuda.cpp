@@ -17,7 +17,7 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
                                                       cudaEnableDefault, &result));
         if (result != cudaDriverEntryPointSuccess || !function) {
             throw Error::device({.problem = "the GPU's driver has no tensor maps",
-                                 .remedy = "install a driver for CUDA 12 or newer"});
+                                 .remedy = "install a driver for CUDA 12.5 or newer"});
         }
         return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
     }();
