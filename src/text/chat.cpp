@@ -45,65 +45,63 @@ void render_llama3(Rendering& out, std::span<const ChatMessage> messages, bool p
     if (prompt) out.mark("<|start_header_id|>assistant<|end_header_id|>\n\n");
 }
 
-void render_llama2(Rendering& out, std::span<const ChatMessage> messages) {
-    std::string_view system;
-    for (const ChatMessage& m : messages) {
-        if (m.role == "system") {
-            system = m.content;
-        } else if (m.role == "user") {
-            out.mark("<s>[INST] ");
-            if (!system.empty()) {
-                out.mark("<<SYS>>\n");
-                out.content(std::exchange(system, {}));
-                out.mark("\n<</SYS>>\n\n");
-            }
-            out.content(trimmed(m.content));
-            out.mark(" [/INST]");
-        } else {
-            out.mark(" ");
-            out.content(trimmed(m.content));
-            out.mark(" </s>");
-        }
-    }
-}
-
-struct MistralMarks {
-    const char *open, *close, *answer;
+// The formats with [INST], of Llama-2 and Mistral. They have no turn of the system: what it says is
+// part of the user's next turn.
+struct InstMarks {
+    const char *begin, *open, *system, *system_end, *close, *answer, *answer_end;
+    bool trims;
 };
 
-MistralMarks mistral_marks(ChatFormat format) {
+InstMarks inst_marks(ChatFormat format) {
     switch (format) {
+        case ChatFormat::llama2:
+            return {"",         "<s>[INST] ", "<<SYS>>\n", "\n<</SYS>>\n\n",
+                    " [/INST]", " ",          " </s>",     true};
         case ChatFormat::mistral_v1:
-            return {" [INST] ", " [/INST]", " "};
+            return {"<s>", " [INST] ", "", "\n\n", " [/INST]", " ", "</s>", false};
         case ChatFormat::mistral_v3:
-            return {"[INST] ", "[/INST]", " "};
+            return {"<s>", "[INST] ", "", "\n\n", "[/INST]", " ", "</s>", false};
         case ChatFormat::mistral_tekken:
-            return {"[INST]", "[/INST]", ""};
+            return {"<s>", "[INST]", "", "\n\n", "[/INST]", "", "</s>", false};
         default:
-            return {"[INST] ", " [/INST]", ""};
+            return {"<s>", "[INST] ", "", "\n\n", " [/INST]", "", "</s>", false};
     }
 }
 
-void render_mistral(Rendering& out, MistralMarks marks, std::span<const ChatMessage> messages) {
-    std::string_view system;
-    out.mark("<s>");
+void render_inst(Rendering& out, InstMarks marks, std::span<const ChatMessage> messages) {
+    const auto content = [&](std::string_view text) {
+        out.content(marks.trims ? trimmed(text) : text);
+    };
+    std::string system;  // not written yet
+    const auto user = [&](std::string_view text) {
+        out.mark(marks.open);
+        if (!system.empty()) {
+            out.mark(marks.system);
+            out.content(std::exchange(system, {}));
+            out.mark(marks.system_end);
+        }
+        content(text);
+        out.mark(marks.close);
+    };
+    // Without a user's turn to be part of, it is one.
+    const auto system_alone = [&] {
+        if (!system.empty()) user(std::exchange(system, {}));
+    };
+    out.mark(marks.begin);
     for (const ChatMessage& m : messages) {
         if (m.role == "system") {
-            system = m.content;
+            if (!system.empty() && !m.content.empty()) system += "\n\n";
+            system += m.content;
         } else if (m.role == "user") {
-            out.mark(marks.open);
-            if (!system.empty()) {
-                out.content(std::exchange(system, {}));
-                out.mark("\n\n");
-            }
-            out.content(m.content);
-            out.mark(marks.close);
+            user(m.content);
         } else {
+            system_alone();
             out.mark(marks.answer);
-            out.content(m.content);
-            out.mark("</s>");
+            content(m.content);
+            out.mark(marks.answer_end);
         }
     }
+    system_alone();
 }
 
 void render_plain(Rendering& out, std::span<const ChatMessage> messages, bool prompt) {
@@ -149,11 +147,8 @@ ChatText write_chat(ChatFormat format, std::span<const ChatMessage> messages,
         case ChatFormat::llama3:
             render_llama3(out, messages, add_generation_prompt);
             break;
-        case ChatFormat::llama2:
-            render_llama2(out, messages);
-            break;
         default:
-            render_mistral(out, mistral_marks(format), messages);
+            render_inst(out, inst_marks(format), messages);
     }
     return std::move(out.text);
 }

@@ -52,8 +52,9 @@ std::string_view chat_format_name(ChatFormat format);
 ChatFormat detect_chat_format(const Tokenizer& tokenizer);
 ChatFormat detect_chat_format(std::string_view chat_template);
 
-// The conversation as text, with BOS if the format begins with one. Formats without a place for a
-// system message put it before the first user message. Throws Error (usage) for another role than
+// The conversation as text, with BOS if the format begins with one. Formats without a place for
+// system messages put them before the next user message, or make a user's turn of them if an answer
+// or the end comes first. Throws Error (usage) for another role than
 // the three.
 ChatText write_chat(ChatFormat format, std::span<const ChatMessage> messages,
                     bool add_generation_prompt);

@@ -125,10 +125,9 @@ void ChatWriter::load_template() {
         tools && !data.tool_template.empty() ? data.tool_template : data.chat_template;
     if (source.empty()) {
         if (format_ == ChatFormat::plain) {
-            notice_ = data.name + ": has no chat template, and no format is recognised; " +
-                      "using " + name() +
-                      " (--chat-template FILE gives one). A model that was not " +
-                      "trained to converse continues the text instead of answering";
+            notice_ = "this model has no chat template; using " + name() +
+                      " (--chat-template FILE gives one). It may continue the text instead of "
+                      "answering";
         }
         return;
     }

@@ -3,6 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "core/error.h"
 #include "formats/gguf.h"
 #include "text/bpe.h"
@@ -12,7 +16,37 @@ namespace mr::text {
 namespace {
 
 constexpr const char* kOptions = "millrace.tokenizer.options";
+// Flags of added tokens that have any: id, mask, id, mask ...
+constexpr const char* kAdded = "millrace.tokenizer.added";
+// Ids around a text, where they are more than the usual BOS and EOS.
+constexpr const char* kPrefix = "millrace.tokenizer.prefix";
+constexpr const char* kSuffix = "millrace.tokenizer.suffix";
 constexpr const char* kToolTemplate = "tokenizer.chat_template.tool_use";
+
+constexpr std::pair<std::int32_t, bool AddedToken::*> kFlags[] = {
+    {1, &AddedToken::lstrip},
+    {2, &AddedToken::rstrip},
+    {4, &AddedToken::single_word},
+    {8, &AddedToken::normalized},
+};
+constexpr std::int32_t kAllFlags = 15;
+
+// The usual ids before and after a text.
+std::vector<std::int32_t> usual_ids(const std::optional<std::int32_t>& id, bool add) {
+    return id && add ? std::vector<std::int32_t>{*id} : std::vector<std::int32_t>{};
+}
+
+// Converters fill unused ids with these; they stand for no text.
+bool is_filling(const TokenizerData& data, std::size_t id) {
+    return data.types[id] == TokenType::user_defined &&
+           data.tokens[id] == fmt::format("[PAD{}]", id);
+}
+
+// A GGUF says by its type that a token is an added one.
+bool is_added(TokenType type) {
+    return type == TokenType::control || type == TokenType::unknown ||
+           type == TokenType::user_defined;
+}
 
 class Loader {
   public:
@@ -40,7 +74,10 @@ class Loader {
             scores();
         }
         special_ids();
+        tokens_around(kPrefix, data_.prefix);
+        tokens_around(kSuffix, data_.suffix);
         added();
+        added_flags();
         options();
         data_.chat_template = file_.get_string("tokenizer.chat_template").value_or("");
         data_.tool_template = file_.get_string(kToolTemplate).value_or("");
@@ -139,13 +176,28 @@ class Loader {
         const bool llama3 = !sentencepiece && (data_.pre == "llama-bpe" || data_.pre == "llama3" ||
                                                data_.pre == "llama-v3");
         data_.ignore_merges = llama3;
-        if (data_.bos &&
-            file_.get_bool("tokenizer.ggml.add_bos_token").value_or(sentencepiece || llama3)) {
-            data_.prefix = {*data_.bos};
+        data_.prefix = usual_ids(
+            data_.bos,
+            file_.get_bool("tokenizer.ggml.add_bos_token").value_or(sentencepiece || llama3));
+        data_.suffix =
+            usual_ids(data_.eos, file_.get_bool("tokenizer.ggml.add_eos_token").value_or(false));
+    }
+
+    void tokens_around(const char* key, std::vector<std::int32_t>& ids) {
+        const auto list = file_.get_ints(key);
+        if (!list) return;
+        ids.clear();
+        for (std::size_t i = 0; i < list->size(); ++i) {
+            ids.push_back(token_id((*list)[i], fmt::format("{}[{}]", key, i)));
         }
-        if (data_.eos && file_.get_bool("tokenizer.ggml.add_eos_token").value_or(false)) {
-            data_.suffix = {*data_.eos};
+    }
+
+    std::int32_t token_id(std::int64_t value, std::string field) const {
+        if (value < 0 || value >= static_cast<std::int64_t>(data_.tokens.size())) {
+            throw fail(std::move(field), std::to_string(value),
+                       fmt::format("is not the id of one of the {} tokens", data_.tokens.size()));
         }
+        return static_cast<std::int32_t>(value);
     }
 
     void options() {
@@ -174,22 +226,55 @@ class Loader {
 
     void added() {
         for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
-            const std::string& text = data_.tokens[i];
             TokenType& type = data_.types[i];
-            // Converters fill unused ids with these; they stand for no text.
-            if (type == TokenType::user_defined && text == fmt::format("[PAD{}]", i)) {
-                type = TokenType::unused;
+            if (is_filling(data_, i)) type = TokenType::unused;
+            if (!is_added(type)) continue;
+            data_.added.push_back({.id = static_cast<std::int32_t>(i),
+                                   .text = data_.tokens[i],
+                                   .special = type != TokenType::user_defined});
+        }
+    }
+
+    void added_flags() {
+        const auto list = file_.get_ints(kAdded).value_or(std::vector<std::int64_t>());
+        if (list.size() % 2 != 0) {
+            throw fail(kAdded, fmt::format("{} entries", list.size()),
+                       "are not pairs of an id and its flags");
+        }
+        for (std::size_t i = 0; i < list.size(); i += 2) {
+            const std::int32_t id = token_id(list[i], fmt::format("{}[{}]", kAdded, i));
+            // In the order of the ids, as added() made them.
+            const auto token = std::lower_bound(
+                data_.added.begin(), data_.added.end(), id,
+                [](const AddedToken& added, std::int32_t wanted) { return added.id < wanted; });
+            if (token == data_.added.end() || token->id != id) {
+                throw fail(fmt::format("{}[{}]", kAdded, i), std::to_string(id),
+                           "is not the id of an added token");
             }
-            const bool special = type == TokenType::control || type == TokenType::unknown;
-            if (!special && type != TokenType::user_defined) continue;
-            data_.added.push_back(
-                {.id = static_cast<std::int32_t>(i), .text = text, .special = special});
+            const std::int64_t mask = list[i + 1];
+            if (mask < 0 || mask > kAllFlags) {
+                throw fail(fmt::format("{}[{}]", kAdded, i + 1), std::to_string(mask),
+                           fmt::format("is not a mask of flags from 0 to {}", kAllFlags));
+            }
+            for (const auto& [bit, flag] : kFlags) (*token).*flag = (mask & bit) != 0;
         }
     }
 
     const formats::GgufFile& file_;
     TokenizerData data_;
 };
+
+std::vector<std::int32_t> flags_of_added(const TokenizerData& data) {
+    std::vector<std::int32_t> out;
+    for (const AddedToken& token : data.added) {
+        const auto id = static_cast<std::size_t>(token.id);
+        std::int32_t mask = 0;
+        for (const auto& [bit, flag] : kFlags) mask |= token.*flag ? bit : 0;
+        if (mask == 0 || !is_added(data.types[id]) || is_filling(data, id)) continue;
+        out.insert(out.end(), {token.id, mask});
+    }
+    return out;
+}
 
 }  // namespace
 
@@ -220,6 +305,9 @@ void write_tokenizer(formats::GgufWriter& writer, const TokenizerData& data) {
     set_id("tokenizer.ggml.eot_token_id", data.end_of_turn);
     writer.set_bool("tokenizer.ggml.add_bos_token", data.add_bos());
     writer.set_bool("tokenizer.ggml.add_eos_token", data.add_eos());
+    if (data.prefix != usual_ids(data.bos, data.add_bos())) writer.set_ints(kPrefix, data.prefix);
+    if (data.suffix != usual_ids(data.eos, data.add_eos())) writer.set_ints(kSuffix, data.suffix);
+    if (const auto flags = flags_of_added(data); !flags.empty()) writer.set_ints(kAdded, flags);
     if (!data.chat_template.empty())
         writer.set_string("tokenizer.chat_template", data.chat_template);
     if (!data.tool_template.empty()) {

@@ -6,9 +6,10 @@
 
 namespace mr::text {
 
-// Sets the `tokenizer.*` keys; the writer must have none of them yet. Options without a key in GGUF
-// (NFC, and how some tokenizer.json files place spaces) go into `millrace.tokenizer.options`. A
-// `bytes` tokenizer sets nothing.
+// Sets the `tokenizer.*` keys; the writer must have none of them yet. What GGUF has no key for goes
+// into keys of ours, `millrace.tokenizer.*`: options (NFC, and how some tokenizer.json files place
+// spaces), flags of added tokens, and ids around a text that are not just BOS and EOS. A `bytes`
+// tokenizer sets nothing.
 void write_tokenizer(formats::GgufWriter& writer, const TokenizerData& data);
 
 }  // namespace mr::text

@@ -10,7 +10,7 @@
 #include "formats/json.h"
 #include "text/byte_alphabet.h"
 #include "text/pretokenize.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer_impl.h"
 
 namespace mr::text {
 namespace {
@@ -18,7 +18,6 @@ namespace {
 using formats::JsonValue;
 
 constexpr std::size_t kMaxFileBytes = 256u << 20;
-constexpr const char* kMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
 
 class Loader {
   public:
@@ -116,9 +115,9 @@ class Loader {
             }
         } else if (type == "NFC") {
             data_.nfc = true;
-        } else if (type == "Prepend" && text_or(part, field, "prepend", "") == kMark) {
+        } else if (type == "Prepend" && text_or(part, field, "prepend", "") == kSpaceMark) {
             data_.space_prefix = SpacePrefix::always;
-        } else if (type == "Replace" && text_or(part, field, "content", "") == kMark &&
+        } else if (type == "Replace" && text_or(part, field, "content", "") == kSpaceMark &&
                    text_or(object(part, "pattern", field + ".pattern"), field, "String", "") ==
                        " ") {
             marks_spaces_ = true;
@@ -167,7 +166,7 @@ class Loader {
             const bool keeps_matches =
                 (behavior == "Isolated" && !invert) || (behavior == "Removed" && invert);
             if (!pre_ || !keeps_matches) unknown_pre_tokenizer(part, field);
-        } else if (type == "Metaspace" && text_or(part, field, "replacement", "") == kMark) {
+        } else if (type == "Metaspace" && text_or(part, field, "replacement", "") == kSpaceMark) {
             marks_spaces_ = true;
             const bool add = flag(part, field, "add_prefix_space", true);
             const std::string scheme =

@@ -1,138 +1,239 @@
+// Writes a vocabulary as Hugging Face's tokenizer.json and tokenizer_config.json.
 #include "text/tokenizer_json_writer.h"
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
+#include <vector>
 
-#include "core/error.h"
+#include "formats/bytes.h"
 #include "formats/json.h"
 #include "text/pretokenize.h"
-#include "text/unicode.h"
+#include "text/tokenizer_impl.h"
 
 namespace mr::text {
 namespace {
 
+using nlohmann::json;
+
 constexpr const char* kPostProcessor = "post_processor";
 
-std::string quoted(const TokenizerData& data, const std::string& text) {
-    if (replace_invalid(text) != text) {
-        throw Error::input({.file = data.name,
-                            .field = "token",
-                            .value = replace_invalid(text),
-                            .problem = "is not UTF-8 and cannot be written as JSON"});
+json added_token(const AddedToken& token) {
+    return {{"id", token.id},          {"content", token.text},  {"single_word", token.single_word},
+            {"lstrip", token.lstrip},  {"rstrip", token.rstrip}, {"normalized", token.normalized},
+            {"special", token.special}};
+}
+
+json replace(std::string_view pattern, std::string_view content) {
+    return {{"type", "Replace"}, {"pattern", {{"String", pattern}}}, {"content", content}};
+}
+
+void add_byte_level(json& root, const TokenizerData& data, PreTokenizer kind) {
+    root["normalizer"] = nullptr;
+    if (data.nfc) root["normalizer"] = {{"type", "NFC"}};
+    const bool own_regex = kind == PreTokenizer::gpt2;
+    const json bytes = {{"type", "ByteLevel"},
+                        {"add_prefix_space", data.space_prefix != SpacePrefix::never},
+                        {"trim_offsets", true},
+                        {"use_regex", own_regex}};
+    if (own_regex) {
+        root["pre_tokenizer"] = bytes;
+    } else {
+        root["pre_tokenizer"] = {{"type", "Sequence"},
+                                 {"pretokenizers",
+                                  {{{"type", "Split"},
+                                    {"pattern", {{"Regex", pre_tokenizer_regex(kind)}}},
+                                    {"behavior", "Isolated"},
+                                    {"invert", false}},
+                                   bytes}}};
     }
-    std::string out = "\"";
-    for (const char c : text) {
-        if (c == '"' || c == '\\') {
-            out += '\\';
-            out += c;
-        } else if (static_cast<unsigned char>(c) < 0x20) {
-            out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-        } else {
-            out += c;
+    root["decoder"] = bytes;
+}
+
+void add_sentencepiece(json& root, const TokenizerData& data) {
+    json normalizers = json::array();
+    if (data.nfc) normalizers.push_back({{"type", "NFC"}});
+    root["pre_tokenizer"] = nullptr;
+    const bool metaspace =
+        data.split_spaces || data.prefix_if_missing || data.space_prefix == SpacePrefix::first;
+    if (metaspace) {
+        root["pre_tokenizer"] = {
+            {"type", "Metaspace"},
+            {"replacement", kSpaceMark},
+            {"prepend_scheme", data.space_prefix == SpacePrefix::first    ? "first"
+                               : data.space_prefix == SpacePrefix::always ? "always"
+                                                                          : "never"},
+            {"split", data.split_spaces}};
+    } else {
+        if (data.space_prefix != SpacePrefix::never) {
+            normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
         }
+        normalizers.push_back(replace(" ", kSpaceMark));
     }
-    return out + "\"";
+    root["normalizer"] = nullptr;
+    if (!normalizers.empty()) {
+        root["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
+    }
+    json decoders = {replace(kSpaceMark, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}};
+    if (data.space_prefix != SpacePrefix::never) {
+        decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+    }
+    root["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
 }
 
-const char* boolean(bool value) { return value ? "true" : "false"; }
-
-std::string added_token(const TokenizerData& data, const AddedToken& token) {
-    return fmt::format(
-        "{{\"id\": {}, \"content\": {}, \"single_word\": {}, \"lstrip\": {}, "
-        "\"rstrip\": {}, \"normalized\": {}, \"special\": {}}}",
-        token.id, quoted(data, token.text), boolean(token.single_word), boolean(token.lstrip),
-        boolean(token.rstrip), boolean(token.normalized), boolean(token.special));
-}
-
-std::string added_tokens(const TokenizerData& data) {
-    std::string out;
-    for (const AddedToken& token : data.added) {
-        out += fmt::format("{}\n    {}", out.empty() ? "" : ",", added_token(data, token));
-    }
-    return out.empty() ? "[]" : "[" + out + "\n  ]";
-}
-
-std::string pre_tokenizer(const TokenizerData& data) {
-    const auto byte_level = [](bool use_regex) {
-        return fmt::format(
-            "{{\"type\": \"ByteLevel\", \"add_prefix_space\": {}, \"trim_offsets\": true, "
-            "\"use_regex\": {}}}",
-            boolean(false), boolean(use_regex));
-    };
-    const auto kind = pre_tokenizer_of_name(data.pre);
-    if (!kind) {
-        throw Error::input({.file = data.name,
-                            .field = "pre-tokenizer",
-                            .value = data.pre,
-                            .problem = "is not supported"});
-    }
-    if (*kind == PreTokenizer::gpt2) return byte_level(true);
-    return fmt::format(
-        "{{\"type\": \"Sequence\", \"pretokenizers\": [\n    {{\"type\": \"Split\", \"pattern\": "
-        "{{\"Regex\": {}}}, \"behavior\": \"Isolated\", \"invert\": false}},\n    {}]}}",
-        quoted(data, pre_tokenizer_regex(*kind)), byte_level(false));
+json template_entry(const char* kind, const std::string& id) {
+    return {{kind, {{"id", id}, {"type_id", 0}}}};
 }
 
 // The tokens around a text: "single" has them; "pair" adds a second text without any.
-std::string post_processor(const TokenizerData& data) {
-    if (data.prefix.empty() && data.suffix.empty()) {
-        return "{\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": false, "
-               "\"use_regex\": true}";
+json post_processor(const TokenizerData& data) {
+    if (data.prefix.empty() && data.suffix.empty()) return nullptr;
+    json single = json::array(), specials = json::object();
+    const auto add = [&](const std::vector<std::int32_t>& ids) {
+        for (std::int32_t id : ids) {
+            const std::string& token = data.tokens[static_cast<std::size_t>(id)];
+            single.push_back(template_entry("SpecialToken", token));
+            specials[token] = {{"id", token}, {"ids", {id}}, {"tokens", {token}}};
+        }
+    };
+    add(data.prefix);
+    single.push_back(template_entry("Sequence", "A"));
+    add(data.suffix);
+    json pair = single;
+    pair.push_back({{"Sequence", {{"id", "B"}, {"type_id", 1}}}});
+    return {{"type", "TemplateProcessing"},
+            {"single", std::move(single)},
+            {"pair", std::move(pair)},
+            {"special_tokens", std::move(specials)}};
+}
+
+// SentencePiece merges any two pieces whose joined text is a token, best score first. As merges:
+// every split of every token into two, in the order of the scores.
+std::vector<Merge> merges_of_scores(const TokenizerData& data,
+                                    const std::map<std::string_view, std::int32_t>& ids) {
+    std::vector<std::tuple<float, std::int32_t, std::int32_t>> cuts;  // -score, left, right
+    for (std::size_t i = 0; i < data.tokens.size(); ++i) {
+        if (data.types[i] != TokenType::normal) continue;
+        const std::string_view token = data.tokens[i];
+        for (std::size_t cut = 1; cut < token.size(); ++cut) {
+            const auto left = ids.find(token.substr(0, cut)), right = ids.find(token.substr(cut));
+            if (left == ids.end() || right == ids.end()) continue;
+            cuts.emplace_back(-data.scores[i], left->second, right->second);
+        }
     }
-    const auto name = [&](std::int32_t id) {
-        return quoted(data, data.tokens[static_cast<std::size_t>(id)]);
+    std::sort(cuts.begin(), cuts.end());
+    std::vector<Merge> out;
+    for (const auto& [score, left, right] : cuts) out.push_back({left, right});
+    return out;
+}
+
+// As "left right", which every version of Hugging Face's library reads, or as pairs if such a text
+// would be ambiguous.
+json merge_list(const TokenizerData& data, const std::vector<Merge>& merges) {
+    const auto token = [&](std::int32_t id) -> const std::string& {
+        return data.tokens[static_cast<std::size_t>(id)];
     };
-    std::string pieces, specials, known;
-    const auto special = [&](std::int32_t id) {
-        pieces += fmt::format("{}{{\"SpecialToken\": {{\"id\": {}, \"type_id\": 0}}}}",
-                              pieces.empty() ? "" : ", ", name(id));
-        const std::string entry =
-            fmt::format("{0}: {{\"id\": {0}, \"ids\": [{1}], \"tokens\": [{0}]}}", name(id), id);
-        if (specials.find(entry) != std::string::npos) return;
-        specials += (specials.empty() ? "" : ", ") + entry;
-    };
-    for (const std::int32_t id : data.prefix) special(id);
-    pieces += fmt::format("{}{{\"Sequence\": {{\"id\": \"A\", \"type_id\": 0}}}}",
-                          pieces.empty() ? "" : ", ");
-    for (const std::int32_t id : data.suffix) special(id);
-    return fmt::format(
-        "{{\"type\": \"TemplateProcessing\",\n    \"single\": [{0}],\n    \"pair\": [{0}, "
-        "{{\"Sequence\": {{\"id\": \"B\", \"type_id\": 1}}}}],\n    \"special_tokens\": {{{1}}}}}",
-        pieces, specials);
+    const bool pairs = std::any_of(merges.begin(), merges.end(), [&](const Merge& m) {
+        return token(m.left).find(' ') != std::string::npos ||
+               token(m.right).find(' ') != std::string::npos ||
+               token(m.left).starts_with("#version");  // readers skip such a line
+    });
+    json out = json::array();
+    for (const Merge& m : merges) {
+        if (pairs) {
+            out.push_back({token(m.left), token(m.right)});
+        } else {
+            out.push_back(data.merge_text(m));
+        }
+    }
+    return out;
+}
+
+// tokenizer.json can put a space before every section of a text that has none, or before none.
+bool has_space_prefix_of_byte_level(const TokenizerData& data) {
+    return data.space_prefix == SpacePrefix::never ||
+           (data.space_prefix == SpacePrefix::always && data.prefix_if_missing);
 }
 
 }  // namespace
 
-std::string tokenizer_json(const TokenizerData& data) {
-    if (data.model != TokenizerModel::byte_level_bpe) {
-        throw Error::input({.file = data.name,
-                            .field = "tokenizer",
-                            .problem = "only a byte-level one can be written as tokenizer.json",
-                            .remedy = "give the model's own tokenizer.json"});
-    }
-    std::string vocab, merges;
+std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data,
+                                                    std::string_view family) {
+    if (data.model == TokenizerModel::bytes) return std::nullopt;
+    const bool byte_level = data.model == TokenizerModel::byte_level_bpe;
+    const auto pre = pre_tokenizer_of_name(data.pre);
+    if (byte_level && (!pre || !has_space_prefix_of_byte_level(data))) return std::nullopt;
+    std::map<std::string_view, std::int32_t> ids, mergeable;
+    json vocab = json::object();
     for (std::size_t i = 0; i < data.tokens.size(); ++i) {
-        vocab +=
-            fmt::format("{}\n      {}: {}", i == 0 ? "" : ",", quoted(data, data.tokens[i]), i);
+        const std::string& token = data.tokens[i];
+        const auto id = static_cast<std::int32_t>(i);
+        // JSON holds each text once, and only valid UTF-8.
+        if (!formats::is_utf8(token) || !ids.emplace(token, id).second) return std::nullopt;
+        if (data.types[i] == TokenType::normal) mergeable.emplace(token, id);
+        vocab[token] = id;
     }
-    for (const Merge& m : data.merges) {
-        merges += fmt::format("{}\n      {}", merges.empty() ? "" : ",",
-                              quoted(data, data.merge_text(m)));
+    json root;
+    root["version"] = "1.0";
+    root["truncation"] = nullptr;
+    root["padding"] = nullptr;
+    root["added_tokens"] = json::array();
+    for (const AddedToken& token : data.added) root["added_tokens"].push_back(added_token(token));
+    if (byte_level) {
+        add_byte_level(root, data, *pre);
+    } else {
+        add_sentencepiece(root, data);
     }
-    return fmt::format(
-        "{{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
-        "  \"added_tokens\": {},\n  \"normalizer\": {},\n  \"pre_tokenizer\": {},\n"
-        "  \"post_processor\": {},\n"
-        "  \"decoder\": {{\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
-        "\"trim_offsets\": true, \"use_regex\": true}},\n"
-        "  \"model\": {{\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": "
-        "null,\n"
-        "    \"continuing_subword_prefix\": null,\n    \"end_of_word_suffix\": null,\n"
-        "    \"fuse_unk\": false,\n    \"byte_fallback\": false,\n    \"ignore_merges\": {},\n"
-        "    \"vocab\": {{{}\n    }},\n    \"merges\": [{}\n    ]\n  }}\n}}\n",
-        added_tokens(data), data.nfc ? "{\"type\": \"NFC\"}" : "null", pre_tokenizer(data),
-        post_processor(data), boolean(data.ignore_merges), vocab, merges);
+    root[kPostProcessor] = post_processor(data);
+    json model;
+    model["type"] = "BPE";
+    model["dropout"] = nullptr;
+    model["unk_token"] = nullptr;
+    if (!byte_level && data.unk) {
+        model["unk_token"] = data.tokens[static_cast<std::size_t>(*data.unk)];
+    }
+    model["continuing_subword_prefix"] = nullptr;
+    model["end_of_word_suffix"] = nullptr;
+    model["fuse_unk"] = data.fuse_unk;
+    model["byte_fallback"] = !byte_level;
+    model["ignore_merges"] = data.ignore_merges;
+    model["vocab"] = std::move(vocab);
+    const bool of_scores = data.merges.empty() && !byte_level;
+    model["merges"] = merge_list(data, of_scores ? merges_of_scores(data, mergeable) : data.merges);
+    root["model"] = std::move(model);
+
+    json config;
+    // transformers 5 reads every Qwen2 model's tokenizer with Qwen's normalizer and words,
+    // regardless of tokenizer.json, unless this class is named: byte-level ones are then read as
+    // they are.
+    const bool as_qwen = pre == PreTokenizer::qwen2 && data.nfc;
+    config["tokenizer_class"] = family == "qwen2" && byte_level && !as_qwen
+                                    ? "LlamaTokenizerFast"
+                                    : "PreTrainedTokenizerFast";
+    const auto name = [&](const char* key, std::optional<std::int32_t> id) {
+        if (id) config[key] = data.tokens[static_cast<std::size_t>(*id)];
+    };
+    name("bos_token", data.bos);
+    name("eos_token", data.eos);
+    name("unk_token", data.unk);
+    name("pad_token", data.pad);
+    config["clean_up_tokenization_spaces"] = false;
+    config["add_bos_token"] = data.add_bos();
+    config["add_eos_token"] = data.add_eos();
+    if (!data.tool_template.empty()) {
+        config["chat_template"] =
+            json::array({{{"name", "default"}, {"template", data.chat_template}},
+                         {{"name", "tool_use"}, {"template", data.tool_template}}});
+    } else if (!data.chat_template.empty()) {
+        config["chat_template"] = data.chat_template;
+    }
+    // A GGUF's template may hold any bytes.
+    constexpr auto kReplace = json::error_handler_t::replace;
+    return TokenizerFiles{root.dump(1) + "\n", config.dump(2, ' ', false, kReplace) + "\n"};
 }
 
 std::string with_tokens_around(std::string_view json, const TokenizerData& data) {
@@ -142,7 +243,7 @@ std::string with_tokens_around(std::string_view json, const TokenizerData& data)
         if (key == kPostProcessor) continue;
         out += fmt::format("{}: {},\n", formats::json_quoted(key), value.dump());
     }
-    return fmt::format("{{{}\"{}\": {}}}\n", out, kPostProcessor, post_processor(data));
+    return fmt::format("{{{}\"{}\": {}}}\n", out, kPostProcessor, post_processor(data).dump());
 }
 
 std::string with_added_token(std::string_view json, const TokenizerData& data,
@@ -157,27 +258,7 @@ std::string with_added_token(std::string_view json, const TokenizerData& data,
             out += fmt::format(",\n{}: {}", formats::json_quoted(key), value.dump());
         }
     }
-    return fmt::format("{{\"{}\": [{}{}]{}}}\n", kAdded, added, added_token(data, token), out);
-}
-
-std::string tokenizer_config_json(const TokenizerData& data) {
-    const auto token = [&](const std::optional<std::int32_t>& id) {
-        return id ? quoted(data, data.tokens[static_cast<std::size_t>(*id)]) : "null";
-    };
-    std::string chat;
-    if (!data.tool_template.empty()) {
-        chat = fmt::format(
-            ",\n  \"chat_template\": [\n    {{\"name\": \"default\", \"template\": {}}},\n"
-            "    {{\"name\": \"tool_use\", \"template\": {}}}\n  ]",
-            quoted(data, data.chat_template), quoted(data, data.tool_template));
-    } else if (!data.chat_template.empty()) {
-        chat = fmt::format(",\n  \"chat_template\": {}", quoted(data, data.chat_template));
-    }
-    return fmt::format(
-        "{{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"bos_token\": {},\n"
-        "  \"eos_token\": {},\n  \"pad_token\": {},\n  \"clean_up_tokenization_spaces\": false,\n"
-        "  \"model_max_length\": 1000000000{}\n}}\n",
-        token(data.bos), token(data.eos), token(data.pad), chat);
+    return fmt::format("{{\"{}\": [{}{}]{}}}\n", kAdded, added, added_token(token).dump(), out);
 }
 
 }  // namespace mr::text

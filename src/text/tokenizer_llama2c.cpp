@@ -7,12 +7,10 @@
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "text/byte_alphabet.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer_impl.h"
 
 namespace mr::text {
 namespace {
-
-constexpr const char* kMark = "\xE2\x96\x81";
 
 // SentencePiece's form of a token; llama2.c's exporter replaced U+2581 by spaces and put line ends
 // around the two control tokens.
@@ -22,7 +20,7 @@ std::string to_piece(std::string_view bytes) {
     std::string out;
     for (char c : bytes) {
         if (c == ' ') {
-            out += kMark;
+            out += kSpaceMark;
         } else {
             out += c;
         }

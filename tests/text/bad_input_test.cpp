@@ -273,6 +273,78 @@ TEST(BadGguf, NamesTheField) {
             base(w, "llama", ab), floats(w, {0, 0, 0}), ints(w, {6, 1, 1});
         },
         "token 0");
+
+    // Keys of ours.
+    const auto with = [&](const std::string& key, std::vector<std::int32_t> list) {
+        return [=](formats::GgufWriter& w) {
+            base(w, "gpt2", ab), merges(w, {}), ints(w, {1, 1, 4});
+            w.set_ints(key, list);
+        };
+    };
+    const std::string added = "millrace.tokenizer.added", prefix = "millrace.tokenizer.prefix";
+    expect_gguf_error(with(added, {2}), "1 entries");
+    expect_gguf_error(with(added, {2, 1, 3, 1}), added + "[2]");
+    expect_gguf_error(with(added, {-1, 1}), added + "[0]");
+    expect_gguf_error(with(added, {0, 1}), added + "[0]");  // no added token
+    expect_gguf_error(with(added, {2, 16}), added + "[1]");
+    expect_gguf_error(with(added, {2, -1}), added + "[1]");
+    expect_gguf_error(with(prefix, {0, 3}), prefix + "[1]");
+    expect_gguf_error(with("millrace.tokenizer.suffix", {-1}), "millrace.tokenizer.suffix[0]");
+    expect_gguf_error(
+        [&](auto& w) {
+            base(w, "gpt2", ab), merges(w, {});
+            w.set_string(added, "lstrip");
+        },
+        added);
+}
+
+// What GGUF has no keys for: flags of added tokens, and more than BOS and EOS around a text.
+TEST(GgufVocabulary, KeepsFlagsOfAddedTokensAndTokensAround) {
+    const std::string folder = std::string(MR_SOURCE_DIR) + "/tests/reference/gpt2/";
+    TokenizerData data = Tokenizer::from_json_file(folder + "tokenizer.json")->data();
+    const auto after_writing = [&] {
+        const TempFile file("");
+        formats::GgufWriter writer(file.path);
+        write_tokenizer(writer, data);
+        writer.finish();
+        return Tokenizer::from_gguf(formats::GgufFile::open(file.path));
+    };
+    ASSERT_EQ(data.added.size(), 1u);
+    const auto id = static_cast<std::size_t>(data.added[0].id);
+    for (const bool special : {true, false}) {
+        data.types[id] = special ? TokenType::control : TokenType::user_defined;
+        for (int mask = 0; mask < 16; ++mask) {
+            data.added[0] = {.id = data.added[0].id,
+                             .text = data.added[0].text,
+                             .special = special,
+                             .lstrip = (mask & 1) != 0,
+                             .rstrip = (mask & 2) != 0,
+                             .single_word = (mask & 4) != 0,
+                             .normalized = (mask & 8) != 0};
+            const auto before = Tokenizer::from_data(data), after = after_writing();
+            ASSERT_EQ(after->data().added.size(), 1u);
+            const AddedToken& was = data.added[0];
+            const AddedToken& is = after->data().added[0];
+            EXPECT_EQ(is.lstrip, was.lstrip) << mask;
+            EXPECT_EQ(is.rstrip, was.rstrip) << mask;
+            EXPECT_EQ(is.single_word, was.single_word) << mask;
+            EXPECT_EQ(is.normalized, was.normalized) << mask;
+            EXPECT_EQ(is.special, was.special) << mask;
+            const std::string text = "a  " + was.text + "   b" + was.text;
+            EXPECT_EQ(after->encode(text), before->encode(text)) << mask;
+        }
+    }
+    data.bos = data.eos = data.added[0].id;
+    using Ids = std::vector<std::int32_t>;
+    for (const Ids& prefix : {Ids{}, Ids{*data.bos}, Ids{*data.bos, 5}, Ids{7}}) {
+        for (const Ids& suffix : {Ids{}, Ids{*data.eos}, Ids{6, *data.eos}, Ids{8}}) {
+            data.prefix = prefix;
+            data.suffix = suffix;
+            const auto after = after_writing();
+            EXPECT_EQ(after->data().prefix, prefix);
+            EXPECT_EQ(after->data().suffix, suffix);
+        }
+    }
 }
 
 // A written vocabulary reads back the same.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "formats/json.h"
 #include "text/byte_alphabet.h"
 #include "text/pretokenize.h"
 #include "text/tokenizer.h"
@@ -147,9 +148,9 @@ TEST(BpeTrain, SpecialTokensEndAWordAndAreNotLearned) {
 TEST(BpeTrain, EncodesAsItWasTrainedAndBack) {
     const BpeTrained got = train({kStory}, {.vocab = 290});
     const auto direct = Tokenizer::from_data(got.data);
-    const auto read = Tokenizer::from_json(tokenizer_json(got.data), "tokenizer.json",
-                                           tokenizer_config_json(got.data));
-    const auto alone = Tokenizer::from_json(tokenizer_json(got.data), "tokenizer.json");
+    const auto files = huggingface_tokenizer(got.data).value();
+    const auto read = Tokenizer::from_json(files.tokenizer, "tokenizer.json", files.config);
+    const auto alone = Tokenizer::from_json(files.tokenizer, "tokenizer.json");
     std::string every;
     for (int b = 0; b < 256; ++b) every += static_cast<char>(b);
     for (const std::string& text :
@@ -174,8 +175,8 @@ TEST(BpeTrain, EncodesAsItWasTrainedAndBack) {
 
 TEST(BpeTrain, AnEndMarkOfOnesOwn) {
     const BpeTrained got = train({kStory}, {.vocab = 300, .special = {"[\"END\\\" \x01]", "[X]"}});
-    const auto read = Tokenizer::from_json(tokenizer_json(got.data), "tokenizer.json",
-                                           tokenizer_config_json(got.data));
+    const auto files = huggingface_tokenizer(got.data).value();
+    const auto read = Tokenizer::from_json(files.tokenizer, "tokenizer.json", files.config);
     EXPECT_EQ(read->eos(), 0);
     EXPECT_EQ(read->bos(), 0);
     EXPECT_EQ(read->piece(0), "[\"END\\\" \x01]");
@@ -238,14 +239,18 @@ TEST(TokenizerJsonWriter, KeepsWhatTheReaderKnows) {
         data.suffix = pre[0] == 'q' ? std::vector<std::int32_t>{0} : std::vector<std::int32_t>{};
         data.chat_template = pre[0] == 'l' ? "{{ \"x\" }}" : "";
         data.bos = std::nullopt;
-        const TokenizerData back =
-            Tokenizer::from_json(tokenizer_json(data), "t", tokenizer_config_json(data))->data();
+        data.space_prefix = pre[0] == 'g' ? SpacePrefix::always : SpacePrefix::never;
+        data.prefix_if_missing = pre[0] == 'g';
+        const auto files = huggingface_tokenizer(data).value();
+        const TokenizerData back = Tokenizer::from_json(files.tokenizer, "t", files.config)->data();
         EXPECT_EQ(back.pre, data.pre);
         EXPECT_EQ(back.tokens, data.tokens);
         EXPECT_EQ(back.types, data.types);
         EXPECT_EQ(merges_of(back), merges_of(data));
         EXPECT_EQ(back.nfc, data.nfc);
         EXPECT_EQ(back.ignore_merges, data.ignore_merges);
+        EXPECT_EQ(back.space_prefix, data.space_prefix);
+        EXPECT_EQ(back.prefix_if_missing, data.prefix_if_missing);
         EXPECT_EQ(back.prefix, data.prefix);
         EXPECT_EQ(back.suffix, data.suffix);
         EXPECT_EQ(back.bos, data.bos);
@@ -255,11 +260,52 @@ TEST(TokenizerJsonWriter, KeepsWhatTheReaderKnows) {
         EXPECT_TRUE(back.added[1].lstrip);
         EXPECT_FALSE(back.added[1].special);
     }
-    data.model = TokenizerModel::sentencepiece_bpe;
-    EXPECT_THROW((void)tokenizer_json(data), Error);
-    data.model = TokenizerModel::byte_level_bpe;
-    data.tokens[280] = "\xFF";
-    EXPECT_THROW((void)tokenizer_json(data), Error);
+    // Names that GGUF files have for the same words.
+    data.pre = "llama3";
+    const auto files = huggingface_tokenizer(data).value();
+    EXPECT_EQ(Tokenizer::from_json(files.tokenizer, "t")->data().pre, "llama-bpe");
+    // A template of a GGUF may hold any bytes.
+    data.chat_template = "a\xFF";
+    EXPECT_NE(huggingface_tokenizer(data).value().config.find("a\xEF\xBF\xBD"), std::string::npos);
+}
+
+// A merge is one text where that is unambiguous: older versions of Hugging Face's library read no
+// pairs.
+TEST(TokenizerJsonWriter, MergesAreTextsWhereTheyCanBe) {
+    const TokenizerData data = train({kStory}, {.vocab = 290}).data;
+    const auto last_merge = [](const TokenizerData& data) {
+        const auto files = huggingface_tokenizer(data).value();
+        EXPECT_EQ(merges_of(Tokenizer::from_json(files.tokenizer, "t")->data()), merges_of(data));
+        const auto file = formats::JsonDocument::parse(files.tokenizer, "t");
+        const formats::JsonValue list = file.root()["model"]["merges"];
+        return list[list.size() - 1].dump();
+    };
+    EXPECT_EQ(last_merge(data), formats::json_quoted(data.merge_text(data.merges.back())));
+    for (const std::string odd : {"a b", "#version"}) {
+        TokenizerData changed = data;
+        changed.tokens.insert(changed.tokens.end(), {odd, odd + data.tokens[40]});
+        changed.types.insert(changed.types.end(), 2, TokenType::normal);
+        changed.merges.push_back({290, 40});
+        EXPECT_TRUE(last_merge(changed).starts_with("[\"" + odd + "\",")) << odd;
+    }
+}
+
+TEST(TokenizerJsonWriter, ReturnsNothingForWhatTheFormatLacks) {
+    const TokenizerData data = train({kStory}, {.vocab = 290}).data;
+    const auto can = [&](const auto& change) {
+        TokenizerData changed = data;
+        change(changed);
+        return huggingface_tokenizer(changed).has_value();
+    };
+    EXPECT_TRUE(can([](TokenizerData&) {}));
+    EXPECT_FALSE(can([](TokenizerData& d) { d.tokens[280] = "\xFF"; }));
+    EXPECT_FALSE(can([](TokenizerData& d) { d.tokens[280] = d.tokens[281]; }));
+    EXPECT_FALSE(can([](TokenizerData& d) { d.pre = "another"; }));
+    EXPECT_FALSE(can([](TokenizerData& d) { d.space_prefix = SpacePrefix::always; }));
+    EXPECT_FALSE(can([](TokenizerData& d) {
+        d.space_prefix = SpacePrefix::first;
+        d.prefix_if_missing = true;
+    }));
 }
 
 }  // namespace

@@ -106,6 +106,31 @@ TEST(Chat, PlainSaysWhatItIs) {
     EXPECT_EQ(chat_stops(ChatFormat::plain), std::vector<std::string>{"\nUser:"});
 }
 
+// Formats without a turn of the system write every system message once, in its place.
+TEST(Chat, KeepsEverySystemMessage) {
+    const ChatMessage one{"system", "RULE ONE"}, two{"system", "RULE TWO"}, none{"system", ""},
+        hi{"user", "Hi"}, hello{"assistant", "Hello"};
+    const auto llama = [](const std::vector<ChatMessage>& messages) {
+        return render_chat(ChatFormat::llama2, messages, true);
+    };
+    const auto mistral = [](const std::vector<ChatMessage>& messages) {
+        return render_chat(ChatFormat::mistral_v3, messages, true);
+    };
+    EXPECT_EQ(llama({one, none, two, hi}),
+              "<s>[INST] <<SYS>>\nRULE ONE\n\nRULE TWO\n<</SYS>>\n\nHi [/INST]");
+    EXPECT_EQ(mistral({one, none, two, hi}), "<s>[INST] RULE ONE\n\nRULE TWO\n\nHi[/INST]");
+    EXPECT_EQ(llama({hi, hello, one}), "<s>[INST] Hi [/INST] Hello </s><s>[INST] RULE ONE [/INST]");
+    EXPECT_EQ(mistral({hi, hello, one, two}),
+              "<s>[INST] Hi[/INST] Hello</s>[INST] RULE ONE\n\nRULE TWO[/INST]");
+    EXPECT_EQ(llama({one, hello, hi}), "<s>[INST] RULE ONE [/INST] Hello </s><s>[INST] Hi [/INST]");
+    EXPECT_EQ(mistral({hi, none}), "<s>[INST] Hi[/INST]");
+    // What it says is the writer's, not markup.
+    const ChatMessage evil{"system", "x</s>"};
+    const ChatText text = write_chat(ChatFormat::mistral_v3, std::vector{hi, evil}, true);
+    ASSERT_EQ(text.user.size(), 2u);
+    EXPECT_EQ(text.bytes.substr(text.user[1].begin, 5), "x</s>");
+}
+
 TEST(Chat, RefusesUnknownRoles) {
     const ChatMessage message{"wizard", "Hi"};
     EXPECT_THROW(render_chat(ChatFormat::chatml, {&message, 1}, true), Error);

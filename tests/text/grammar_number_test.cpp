@@ -1,6 +1,7 @@
 // Numbers between bounds, compared with arithmetic.
 #include <fmt/format.h>
 
+#include "comma_locale.h"
 #include "core/splitmix.h"
 #include "grammar_cases.h"
 
@@ -57,6 +58,15 @@ TEST(GrammarNumber, IntegersBetweenBounds) {
     expect_refused(R"({"type": "integer", "exclusiveMinimum": true})", "schema.exclusiveMinimum",
                    "not a number");
     expect_refused(R"({"type": "integer", "multipleOf": 2})", "schema.multipleOf", "not supported");
+}
+
+TEST(GrammarNumber, BoundsAreReadWithPointsInEveryLocale) {
+    // Smaller than the smallest normal number: more digits than a bound may have.
+    expect_refused(R"({"type": "number", "minimum": 5e-324})", "schema.minimum", "18 digits");
+    const test::CommaLocale locale;
+    MR_NEED_COMMAS(locale);
+    expect_texts(R"({"type": "number", "minimum": 1.5, "maximum": 2.5})", {"1.5", "2", "2.5"},
+                 {"1.4", "2.6", "3"});
 }
 
 // Bounds in thousandths; texts in ten-thousandths, with and without trailing zeros.

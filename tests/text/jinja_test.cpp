@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "comma_locale.h"
 #include "core/error.h"
 #include "text/jinja/filters.h"
 #include "text/jinja/lexer.h"
@@ -173,6 +174,53 @@ TEST(Jinja, TellsTheTimeItIsGiven) {
     EXPECT_NE(error_of("{{ strftime_now('%Q') }}").find("%Q"), std::string::npos);
 }
 
+// What Python 3.11 prints for the same expressions.
+TEST(Jinja, PercentFormatsAsPythonDoes) {
+    const std::pair<const char*, const char*> cases[] = {
+        {"'%05d' % -3", "-0003"},
+        {"'%05d' % 3", "00003"},
+        {"'%+05d' % 3", "+0003"},
+        {"'%-05d|' % 3", "3    |"},
+        {"'%-5d|' % -3", "-3   |"},
+        {"'%05d' % true", "00001"},
+        {"'%3d' % 12345", "12345"},
+        {"'%.3d' % 5", "005"},
+        {"'%+.3d' % 5", "+005"},
+        {"'%.3d' % 2.7", "002"},
+        {"'%.0d' % 0", "0"},
+        {"'%5.3d' % -5", " -005"},
+        {"'%05.3d' % -5", "-0005"},
+        {"'%06.4d' % -5", "-00005"},
+        {"'%-6.3d|' % 5", "005   |"},
+        {"'%05x' % -255", "-00ff"},
+        {"'%.4X' % -171", "-00AB"},
+        {"'%05o' % -8", "-0010"},
+        {"'%08.2f' % -1.5", "-0001.50"},
+        {"'%+08.1f' % 2.25", "+00002.2"},
+        {"'%012.3e' % -12345.678", "-001.235e+04"},
+        {"'%08g' % -0.5", "-00000.5"},
+        {"'%05f' % (1e308 * 10)", "00inf"},
+        {"'%06F' % (-1e308 * 10)", "-00INF"},
+        {"'%.3s' % 'abcdef'", "abc"},
+        {"'%.s|' % 'abc'", "|"},
+        {"'%.9s' % 'abc'", "abc"},
+        {"'%5s' % '\xC3\xA9'", "    \xC3\xA9"},
+        {"'%-5s|' % '\xC3\xA9'", "\xC3\xA9    |"},
+        {"'%5.2s|' % '\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E'", "   \xE6\x97\xA5\xE6\x9C\xAC|"},
+        {"'%05s' % 'ab'", "   ab"},
+        {"'%.3r' % 'abcdef'", "'ab"},
+        {"'%6r' % '\xC3\xA9'", "   '\xC3\xA9'"},
+        {"'%.2s' % 1234", "12"},
+    };
+    for (const auto& [expression, wanted] : cases) {
+        const std::string source = "{{ " + std::string(expression) + " }}";
+        EXPECT_EQ(Template(source, "t").render({}).bytes(), wanted) << expression;
+    }
+    // A cut text is still the user's.
+    EXPECT_EQ(marked("{{ '%9.2s|' % u }}"), "       __|");
+    EXPECT_NE(error_of("{{ '%1001d' % 1 }}").find("1000"), std::string::npos);
+}
+
 TEST(Jinja, FloatsAreWrittenAsPythonDoes) {
     const std::pair<double, const char*> cases[] = {
         {1.0, "1.0"},          {0.1, "0.1"},
@@ -182,6 +230,18 @@ TEST(Jinja, FloatsAreWrittenAsPythonDoes) {
         {1.5e300, "1.5e+300"}, {0.0, "0.0"},
     };
     for (const auto& [value, text] : cases) EXPECT_EQ(float_text(value), text);
+}
+
+TEST(Jinja, NumbersHaveAPointInEveryLocale) {
+    constexpr const char* kSource =
+        "{{ 0.5 + 1 }} {{ '0.6' | float }} {{ ' +1.5 ' | float }} {{ '0,6' | float(2) }} "
+        "{{ '2.7' | int }} {{ 2.675 | round(2) }} {{ 2.5 | round }} {{ 1e999 }} {{ '1e-999' | "
+        "float }}";
+    constexpr const char* kText = "1.5 0.6 1.5 2 2 2.67 2.0 inf 0.0";
+    EXPECT_EQ(Template(kSource, "t").render({}).bytes(), kText);
+    const test::CommaLocale locale;
+    MR_NEED_COMMAS(locale);
+    EXPECT_EQ(Template(kSource, "t").render({}).bytes(), kText);
 }
 
 TEST(JinjaText, SlicesAndSplitsByCharacters) {

@@ -117,7 +117,10 @@ TEST(SentencePiece, DerivedScoresAgreeWithMerges) {
 
 TEST(Gpt2, JsonAndGgufAgree) {
     MR_NEED_DATA("tokenizers/gguf/ggml-vocab-gpt-2.gguf");
-    const std::string text = read_all(data_path("text/wiki.test.raw"));
+    std::string text = read_all(data_path("text/wiki.test.raw"));
+#ifdef MR_SANITIZED
+    text.resize(text.find('\n', 100'000));
+#endif
     EXPECT_EQ(load("tokenizers/gguf/ggml-vocab-gpt-2.gguf")->encode(text),
               load("tokenizers/gpt2/tokenizer.json")->encode(text));
     EXPECT_EQ(load("tokenizers/gguf/ggml-vocab-gpt-neox.gguf")->encode(text),

@@ -41,7 +41,7 @@ struct State {
         end,     // end of the rule
     };
     Kind kind = Kind::bytes;
-    std::uint32_t first = 0, count = 0;
+    std::uint32_t first = 0, count = 0;  // of `repeat`: the least and the most times
     RuleId rule = 0;
     StateId next = kNoState;
 

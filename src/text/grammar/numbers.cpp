@@ -7,6 +7,8 @@
 #include <tuple>
 #include <vector>
 
+#include "core/read_double.h"
+
 namespace mr::text::grammar {
 namespace {
 
@@ -174,7 +176,7 @@ std::optional<Decimal> Decimal::of(double value) {
     int exponent = 0;
     for (int precision = 0; precision < 18; ++precision) {
         const std::string shorter = fmt::format("{:.{}e}", std::fabs(value), precision);
-        if (std::stod(shorter) != std::fabs(value)) continue;
+        if (read_double(shorter) != std::fabs(value)) continue;
         const std::size_t e = shorter.find('e');
         for (const char c : shorter.substr(0, e)) {
             if (c != '.') digits += c;

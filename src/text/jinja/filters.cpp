@@ -2,10 +2,12 @@
 #include "text/jinja/filters.h"
 
 #include <cerrno>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
+#include "core/read_double.h"
 #include "text/jinja/text_ops.h"
 
 namespace mr::text::jinja {
@@ -114,10 +116,9 @@ bool read_integer(std::string text, std::int64_t base, std::int64_t& out) {
 }
 
 bool read_real(const std::string& text, double& out) {
-    if (text.empty() || text.find_first_of("xXpP(") != std::string::npos) return false;
-    char* end = nullptr;
-    out = std::strtod(text.c_str(), &end);
-    return end == text.c_str() + text.size();
+    const auto value = text.find('(') == text.npos ? read_double(text) : std::nullopt;  // nan(...)
+    out = value.value_or(0);
+    return value.has_value();
 }
 
 bool to_real(Context& context, const Value& input, double& out) {
@@ -171,8 +172,9 @@ Value round_filter(Context&, const Value& input, const Args& args) {
     // Rounds by the decimal digits, as Python does: 2.675 is slightly less than it looks.
     if (digits >= 0) {
         char buffer[700];
-        std::snprintf(buffer, sizeof buffer, "%.*f", static_cast<int>(digits), value);
-        return std::strtod(buffer, nullptr);
+        const auto written = std::to_chars(buffer, std::end(buffer), value,
+                                           std::chars_format::fixed, static_cast<int>(digits));
+        return read_double({buffer, written.ptr}).value();
     }
     const double rounded = std::nearbyint(value * scale) / scale;
     if (input.get<std::int64_t>()) return static_cast<std::int64_t>(rounded);

@@ -5,22 +5,12 @@
 #include <cmath>
 
 #include "text/jinja/context.h"
+#include "text/jinja/text_ops.h"
 
 namespace mr::text::jinja {
 namespace {
 
 constexpr int kWidest = 1000;  // widest field, in characters
-
-void put_padded(Context& context, MarkedText piece, int width, bool left, char fill,
-                MarkedText& out) {
-    const std::size_t missing = static_cast<std::size_t>(width) > piece.size()
-                                    ? static_cast<std::size_t>(width) - piece.size()
-                                    : 0;
-    context.budget.make(piece.size() + missing);
-    if (!left) out.append(std::string(missing, fill), false);
-    out.append(piece);
-    if (left) out.append(std::string(missing, ' '), false);
-}
 
 // One conversion of a % format: flags, width, precision and letter.
 struct Place {
@@ -28,6 +18,22 @@ struct Place {
     int width = 0, precision = -1;
     char letter = 0;
 };
+
+void put_padded(Context& context, const Place& place, const MarkedText& piece, bool zeros,
+                MarkedText& out) {
+    context.budget.make(piece.size());
+    const Align align = place.left ? Align::left : zeros ? Align::behind_sign : Align::right;
+    out.append(padded(context.budget, piece, place.width, align,
+                      MarkedText(zeros && !place.left ? "0" : " ")));
+}
+
+// At most `precision` characters, if there is one.
+MarkedText cut(Context& context, MarkedText piece, int precision) {
+    if (precision < 0) return piece;
+    const CharIndex chars(context.budget, piece);
+    return piece.slice(
+        0, chars.byte(std::min<std::size_t>(chars.count(), static_cast<std::size_t>(precision))));
+}
 
 int read_small(std::string_view text, std::size_t& i) {
     int out = 0;
@@ -60,7 +66,7 @@ Place read_place(std::string_view text, std::size_t& i) {
     return place;
 }
 
-std::string formatted_number(const Place& place, const Value& value) {
+MarkedText formatted_number(Context& context, const Place& place, const Value& value) {
     if (!is_number(need_defined(value))) {
         throw Failure{"formats " + std::string(value.type_name()) + " as a number"};
     }
@@ -69,6 +75,7 @@ std::string formatted_number(const Place& place, const Value& value) {
     std::int64_t room = 0;
     const std::int64_t* exact = integer_of(value, room);
     std::string out;
+    std::int64_t digits = 0;  // at least
     switch (place.letter) {
         case 'd':
         case 'i':
@@ -85,6 +92,7 @@ std::string formatted_number(const Place& place, const Value& value) {
                   : place.letter == 'X' ? fmt::format("{:X}", *exact)
                   : place.letter == 'o' ? fmt::format("{:o}", *exact)
                                         : std::to_string(*exact);
+            digits = place.precision + (*exact < 0 || place.plus ? 1 : 0);
             break;
         }
         case 'e':
@@ -93,10 +101,15 @@ std::string formatted_number(const Place& place, const Value& value) {
         case 'g':
             out = fmt::format("{:.{}g}", number, precision);
             break;
+        case 'F':
+            out = fmt::format("{:.{}F}", number, precision);
+            break;
         default:
             out = fmt::format("{:.{}f}", number, precision);
     }
-    return place.plus && out.front() != '-' ? "+" + out : out;
+    if (place.plus && out.front() != '-') out.insert(0, 1, '+');
+    return padded(context.budget, MarkedText(std::move(out)), digits, Align::behind_sign,
+                  MarkedText("0"));
 }
 
 }  // namespace
@@ -132,7 +145,8 @@ MarkedText percent_format(Context& context, const MarkedText& format, const Valu
                 } else {
                     write_repr(context.budget, take(), piece);
                 }
-                put_padded(context, std::move(piece), place.width, place.left, ' ', out);
+                put_padded(context, place, cut(context, std::move(piece), place.precision), false,
+                           out);
                 break;
             }
             case 'd':
@@ -144,8 +158,8 @@ MarkedText percent_format(Context& context, const MarkedText& format, const Valu
             case 'f':
             case 'F':
             case 'g':
-                put_padded(context, MarkedText(formatted_number(place, take())), place.width,
-                           place.left, place.zero && !place.left ? '0' : ' ', out);
+                put_padded(context, place, formatted_number(context, place, take()), place.zero,
+                           out);
                 break;
             default:
                 throw Failure{std::string("the format %") + place.letter + " is not supported"};

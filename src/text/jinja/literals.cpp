@@ -1,8 +1,8 @@
 #include "text/jinja/literals.h"
 
 #include <charconv>
-#include <cstdlib>
 
+#include "core/read_double.h"
 #include "text/unicode.h"
 
 namespace mr::text::jinja {
@@ -117,7 +117,7 @@ NumberLiteral read_number(std::string_view text) {
         out.size = end;
     }
     if (out.is_real) {
-        out.real = std::strtod(digits.c_str(), nullptr);
+        out.real = read_double(digits).value();
         return out;
     }
     const auto done =

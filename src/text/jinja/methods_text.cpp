@@ -176,38 +176,17 @@ Value is_case_method(Context& context, const MarkedText& text, const Args& args)
 }
 
 // ljust, rjust, center, zfill.
-template <char Side>
+template <Align Where>
 Value pad_method(Context& context, const MarkedText& text, const Args& args) {
     const auto a = args.bind("the method", {"width", "fillchar"}, 1);
-    const std::int64_t width = need_integer("the method", a[0]);
-    const auto size = static_cast<std::int64_t>(char_count(context.budget, text));
-    if (width <= size) return text;
-    MarkedText fill(Side == 'z' ? "0" : " ");
+    MarkedText fill(Where == Align::behind_sign ? "0" : " ");
     if (!a[1].is_undefined()) fill = need_text("the method", a[1]);
-    const auto missing = static_cast<std::size_t>(width - size);
-    const std::size_t left = Side == 'l' ? 0
-                             : Side == 'c'
-                                 ? missing / 2 + (missing & static_cast<std::size_t>(width) & 1)
-                                 : missing;
-    MarkedText out;
-    const bool sign =
-        Side == 'z' && (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
-    if (sign) out.append(text, 0, 1);
-    for (std::size_t i = 0; i < left; ++i) {
-        context.budget.make(fill.size());
-        out.append(fill);
-    }
-    out.append(text, sign ? 1 : 0, text.size());
-    for (std::size_t i = left; i < missing; ++i) {
-        context.budget.make(fill.size());
-        out.append(fill);
-    }
-    return out;
+    return padded(context.budget, text, need_integer("the method", a[0]), Where, fill);
 }
 
 constexpr std::pair<std::string_view, TextMethod> kTextMethods[] = {
     {"capitalize", map_method<capitalize>},
-    {"center", pad_method<'c'>},
+    {"center", pad_method<Align::middle>},
     {"count", count_method},
     {"endswith", affix_method<true>},
     {"find", find_method<false, false>},
@@ -220,7 +199,7 @@ constexpr std::pair<std::string_view, TextMethod> kTextMethods[] = {
     {"isspace", is_method<Kind::space>},
     {"isupper", is_case_method<upper, lower>},
     {"join", join_method},
-    {"ljust", pad_method<'l'>},
+    {"ljust", pad_method<Align::left>},
     {"lower", map_method<lower>},
     {"lstrip", strip_method<true, false>},
     {"partition", partition_method<false>},
@@ -229,7 +208,7 @@ constexpr std::pair<std::string_view, TextMethod> kTextMethods[] = {
     {"replace", replace_method},
     {"rfind", find_method<true, false>},
     {"rindex", find_method<true, true>},
-    {"rjust", pad_method<'r'>},
+    {"rjust", pad_method<Align::right>},
     {"rpartition", partition_method<true>},
     {"rsplit", split_method<true>},
     {"rstrip", strip_method<false, true>},
@@ -239,7 +218,7 @@ constexpr std::pair<std::string_view, TextMethod> kTextMethods[] = {
     {"strip", strip_method<true, true>},
     {"title", map_method<title>},
     {"upper", map_method<upper>},
-    {"zfill", pad_method<'z'>},
+    {"zfill", pad_method<Align::behind_sign>},
 };
 
 TextMethod find_text_method(std::string_view name) {

@@ -203,6 +203,31 @@ MarkedText join(Budget& budget, const MarkedText& separator, const std::vector<M
     return out;
 }
 
+MarkedText padded(Budget& budget, const MarkedText& text, std::int64_t width, Align align,
+                  const MarkedText& fill) {
+    const auto size = static_cast<std::int64_t>(char_count(budget, text));
+    if (width <= size) return text;
+    const auto missing = static_cast<std::size_t>(width - size);
+    const std::size_t before = align == Align::left ? 0
+                               : align == Align::middle
+                                   ? missing / 2 + (missing & static_cast<std::size_t>(width) & 1)
+                                   : missing;
+    MarkedText out;
+    const bool sign = align == Align::behind_sign &&
+                      (text.bytes().starts_with('-') || text.bytes().starts_with('+'));
+    if (sign) out.append(text, 0, 1);
+    for (std::size_t i = 0; i < before; ++i) {
+        budget.make(fill.size());
+        out.append(fill);
+    }
+    out.append(text, sign ? 1 : 0, text.size());
+    for (std::size_t i = before; i < missing; ++i) {
+        budget.make(fill.size());
+        out.append(fill);
+    }
+    return out;
+}
+
 MarkedText reversed(Budget& budget, const MarkedText& text) {
     budget.make(text.size());
     MarkedText out;

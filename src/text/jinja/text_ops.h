@@ -43,6 +43,13 @@ MarkedText replace(Budget& budget, const MarkedText& text, const MarkedText& old
                    const MarkedText& with, std::int64_t most);
 MarkedText join(Budget& budget, const MarkedText& separator, const std::vector<MarkedText>& parts);
 
+// Where a text goes in its field: at its left, at its right, in its middle, or at its right with
+// the fill behind its sign.
+enum class Align { left, right, middle, behind_sign };
+// `text` and as many `fill` as make it `width` characters wide.
+MarkedText padded(Budget& budget, const MarkedText& text, std::int64_t width, Align align,
+                  const MarkedText& fill);
+
 MarkedText upper(Budget& budget, const MarkedText& text);
 MarkedText lower(Budget& budget, const MarkedText& text);
 MarkedText capitalize(Budget& budget, const MarkedText& text);
