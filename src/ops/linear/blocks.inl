@@ -27,7 +27,18 @@ constexpr std::int32_t kWeightOffset = 128;
 constexpr std::int32_t kWeightOffset = 0;
 #endif
 
-// The one token of a decode step; every scalar is repeated four times, for 4 rows.
+// So few tokens are multiplied one after the other, 4 rows at a time, while the rows are in L1:
+// unpacking rows for a tile of tokens would cost more. More than 1 where a path has no other loop for
+// a few tokens.
+#if defined(MR_ISA_avx512)
+constexpr std::int64_t kFewTokens = 6;
+#elif defined(MR_ISA_avx2)
+constexpr std::int64_t kFewTokens = 4;
+#else
+constexpr std::int64_t kFewTokens = 1;
+#endif
+
+// A block of one of a few tokens; every scalar is repeated four times, for 4 rows.
 struct TokenBlock {
     std::int8_t q[32];
     float d[4];
@@ -44,7 +55,7 @@ struct GroupBlock {
     std::int32_t sum[kGroup];  // of q, for unsigned weights
 #endif
 };
-static_assert(sizeof(TokenBlock) <= kTokenGroup * kQuantBlockBytes);
+static_assert(kFewTokens * sizeof(TokenBlock) <= kTokenGroup * kQuantBlockBytes);
 static_assert(sizeof(GroupBlock) <= kGroup * kQuantBlockBytes && kTokenGroup % kGroup == 0);
 
 // 4 rows of weights, unpacked.

@@ -1,8 +1,6 @@
 #include "ops/linear/cublaslt_library.cuh"
 
 #ifdef MR_HAS_CUBLASLT
-#include <dlfcn.h>
-
 #include <cstdlib>
 #include <vector>
 
@@ -40,9 +38,7 @@ Library open_library() {
         return lib;
     }
     std::string missing;
-#define MR_LOAD(name)                                                    \
-    lib.name = reinterpret_cast<decltype(lib.name)>(dlsym(file, #name)); \
-    if (!lib.name) missing += std::string(missing.empty() ? "" : ", ") + #name;
+#define MR_LOAD(name) find_function(file, #name, lib.name, missing);
     MR_CUBLASLT_FUNCTIONS(MR_LOAD)
 #undef MR_LOAD
     if (!missing.empty()) {

@@ -58,7 +58,7 @@ WeightKind weight_kind(DType type) {
 
 bool interleaved(DType type) { return type == DType::q8_0x4 || type == DType::q4_0x4; }
 
-bool reads_interleaved() { return active_isa() == Isa::neon_dot || active_isa() == Isa::neon_i8mm; }
+bool reads_interleaved() { return active_isa() != Isa::portable; }
 
 bool overlap(const Tensor& a, const Tensor& b) {
     const auto* a0 = static_cast<const std::byte*>(a.data);

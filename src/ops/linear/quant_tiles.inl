@@ -1,6 +1,7 @@
 // Quantised weights on a SIMD path: unpacking, and the loops over rows and tokens. The path
 // provides
 //   gemv_four<Q8>(rows, blocks, x, sums)   4 rows times the one token
+//   gemv_interleaved<Q8>(...)              the same for interleaved rows
 //   pack_four<Q8, I>(rows, blocks, to)     4 rows as gemm_four wants them
 //   gemm_four<Q8, C>(...)                  4 rows times C groups of tokens, and stores them
 
@@ -32,7 +33,7 @@ inline std::int32_t sum_block(const std::int8_t* q) {
     return sum;
 }
 
-// Interleaved: rows come in fours, as made by linear_repack() (NEON only).
+// Interleaved: rows come in fours, as made by linear_repack().
 template <bool Q8, bool Interleaved>
 void quantised_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, void* pack) {
     const std::int64_t blocks = job.k / 32;
@@ -43,21 +44,19 @@ void quantised_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, 
         }
     };
     const unsigned char* rows[4];
-    if (job.tokens == 1) {
+    if (job.tokens <= kFewTokens) {
+        const auto* tokens = static_cast<const TokenBlock*>(job.xq);
         for (std::int64_t row = begin; row < end; row += 4) {
             four_rows(row, rows);
-            float sums[4];
-            const auto* token = static_cast<const TokenBlock*>(job.xq);
-#if defined(__aarch64__)
-            if constexpr (Interleaved) {
-                gemv_interleaved<Q8>(rows[0], blocks, token, sums);
-            } else {
-                gemv_four<Q8>(rows, blocks, token, sums);
+            for (std::int64_t t = 0; t < job.tokens; ++t) {
+                float sums[4];
+                if constexpr (Interleaved) {
+                    gemv_interleaved<Q8>(rows[0], blocks, tokens + t * blocks, sums);
+                } else {
+                    gemv_four<Q8>(rows, blocks, tokens + t * blocks, sums);
+                }
+                store_four(job, t, row, end - row, sums);
             }
-#else
-            gemv_four<Q8>(rows, blocks, token, sums);
-#endif
-            store_four(job, 0, row, end - row, sums);
         }
         return;
     }
@@ -122,16 +121,18 @@ void linear_quantise(void* xq, const float* x, std::int64_t k, std::int64_t toke
                      std::int64_t begin, std::int64_t end) {
     const std::int64_t blocks = k / 32;
     alignas(64) std::int8_t q[32];
-    if (tokens == 1) {
-        for (std::int64_t b = 0; b < blocks; ++b) {
-            TokenBlock& to = static_cast<TokenBlock*>(xq)[b];
-            const QuantScale scale = quantise_block(x + b * 32, to.q);
-            const std::int32_t sum = sum_block(to.q);
-            for (int i = 0; i < 4; ++i) {
-                to.d[i] = scale.d;
-                to.minus[i] = -kMagic * scale.d;
-                to.start[i] = kMagicBits - kWeightOffset * sum;
-                to.start4[i] = kMagicBits - 8 * sum;
+    if (tokens <= kFewTokens) {
+        for (std::int64_t t = begin; t < end; ++t) {
+            for (std::int64_t b = 0; b < blocks; ++b) {
+                TokenBlock& to = static_cast<TokenBlock*>(xq)[t * blocks + b];
+                const QuantScale scale = quantise_block(x + t * k + b * 32, to.q);
+                const std::int32_t sum = sum_block(to.q);
+                for (int i = 0; i < 4; ++i) {
+                    to.d[i] = scale.d;
+                    to.minus[i] = -kMagic * scale.d;
+                    to.start[i] = kMagicBits - kWeightOffset * sum;
+                    to.start4[i] = kMagicBits - 8 * sum;
+                }
             }
         }
         return;
@@ -170,15 +171,9 @@ void linear_rows(const LinearJob& job, std::int64_t begin, std::int64_t end, voi
             return quantised_rows<true, false>(job, begin, end, pack);
         case WeightKind::q4_0:
             return quantised_rows<false, false>(job, begin, end, pack);
-#if defined(__aarch64__)
         case WeightKind::q8_0x4:
             return quantised_rows<true, true>(job, begin, end, pack);
         case WeightKind::q4_0x4:
             return quantised_rows<false, true>(job, begin, end, pack);
-#else
-        case WeightKind::q8_0x4:
-        case WeightKind::q4_0x4:
-            return;  // linear() refuses them here
-#endif
     }
 }

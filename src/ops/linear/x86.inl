@@ -126,22 +126,133 @@ inline void gemv_four(const unsigned char* const* rows, std::int64_t blocks, con
     _mm_storeu_ps(sums, acc);
 }
 
+inline __m128 scales_interleaved(const unsigned char* p) {
+    return _mm_cvtph_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+
+// The block's sums of 4 interleaved rows, plus `start`. Each 128 bits of a vector hold 4 columns of
+// the 4 rows, so the activations of 4 columns are repeated 4 times.
+template <bool Q8>
+inline __m128i dot_interleaved(const unsigned char* w, const std::int8_t* x, __m128i start) {
+    const __m256i v = load_32(x);
+#if defined(MR_ISA_avx512)
+    const __m512i columns = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    const __m512i v2 = _mm512_castsi256_si512(v);
+    const __m512i x0 = _mm512_permutexvar_epi32(columns, v2);
+    const __m512i x1 =
+        _mm512_permutexvar_epi32(_mm512_add_epi32(columns, _mm512_set1_epi32(4)), v2);
+    __m512i w0 = _mm512_loadu_si512(w), w1;
+    if constexpr (Q8) {
+        w0 = _mm512_xor_si512(w0, _mm512_set1_epi8(-128));
+        w1 = _mm512_xor_si512(_mm512_loadu_si512(w + 64), _mm512_set1_epi8(-128));
+    } else {
+        w1 = _mm512_and_si512(_mm512_srli_epi16(w0, 4), _mm512_set1_epi8(15));
+        w0 = _mm512_and_si512(w0, _mm512_set1_epi8(15));
+    }
+    const __m512i sum =
+        _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_zextsi128_si512(start), w0, x0), w1, x1);
+    const __m256i half =
+        _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+    return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+#else
+    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i sum = _mm256_zextsi128_si256(start);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {  // columns [8 i, 8 i + 8)
+        const __m256i xi =
+            _mm256_permutevar8x32_epi32(v, _mm256_set_epi32(2 * i + 1, 2 * i + 1, 2 * i + 1,
+                                                            2 * i + 1, 2 * i, 2 * i, 2 * i, 2 * i));
+        __m256i pairs;
+        if constexpr (Q8) {
+            const __m256i q = load_32(w + i * 32);
+            pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(xi, q));
+        } else {
+            const __m256i q = load_32(w + i % 2 * 32);
+            pairs = _mm256_maddubs_epi16(
+                _mm256_and_si256(i < 2 ? q : _mm256_srli_epi16(q, 4), _mm256_set1_epi8(15)), xi);
+        }
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, ones));
+    }
+    return _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+#endif
+}
+
+// 4 rows that linear_repack() interleaved: lanes are rows, and memory is one stream.
+template <bool Q8>
+inline void gemv_interleaved(const unsigned char* w, std::int64_t blocks, const TokenBlock* x,
+                             float* sums) {
+    constexpr std::int64_t kQuants = Q8 ? 128 : 64;
+    constexpr std::int64_t kAhead = 4096;
+    __m128 acc = _mm_setzero_ps();
+    for (std::int64_t b = 0; b < blocks; ++b, w += kQuants + 8, ++x) {
+        const __m128i start =
+            _mm_loadu_si128(reinterpret_cast<const __m128i*>(Q8 ? x->start : x->start4));
+        const __m128 sum = _mm_castsi128_ps(dot_interleaved<Q8>(w, x->q, start));
+        const __m128 scaled = _mm_fmadd_ps(sum, _mm_loadu_ps(x->d), _mm_loadu_ps(x->minus));
+        acc = _mm_fmadd_ps(scaled, scales_interleaved(w + kQuants), acc);
+        __builtin_prefetch(w + kAhead);
+        if constexpr (Q8) __builtin_prefetch(w + kAhead + 64);
+    }
+    _mm_storeu_ps(sums, acc);
+}
+
 // --- quantised, many tokens ---
+
+// to->q: columns 0 to 3 of the 4 rows, then columns 4 to 7, and so on, as interleaved rows have it.
+inline void store_transposed(const __m256i (&rows)[4], std::int8_t* to) {
+    const __m256i a = _mm256_unpacklo_epi32(rows[0], rows[1]);
+    const __m256i b = _mm256_unpackhi_epi32(rows[0], rows[1]);
+    const __m256i c = _mm256_unpacklo_epi32(rows[2], rows[3]);
+    const __m256i d = _mm256_unpackhi_epi32(rows[2], rows[3]);
+    const __m256i by_columns[4] = {
+        _mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c), _mm256_unpacklo_epi64(b, d),
+        _mm256_unpackhi_epi64(b, d)};  // columns [4 i, 4 i + 4) and [16 + 4 i, 16 + 4 i + 4)
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
+        auto* at = reinterpret_cast<__m128i*>(to + i * 16);
+        _mm_storeu_si128(at, _mm256_castsi256_si128(by_columns[i]));
+        _mm_storeu_si128(at + 4, _mm256_extracti128_si256(by_columns[i], 1));
+    }
+}
+
+// 8-bit weights as the products take them.
+inline __m256i unsigned_on_avx512(__m256i w) {
+#if defined(MR_ISA_avx512)
+    return _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+#else
+    return w;
+#endif
+}
 
 template <bool Q8, bool Interleaved>
 inline void pack_four(const unsigned char* const* rows, std::int64_t blocks, FourBlock* to) {
-    static_assert(!Interleaved, "x86 reads rows as the file has them");
     constexpr std::size_t kBytes = Q8 ? 34 : 18;
     std::size_t at = 0;
+    if constexpr (Interleaved) {
+        for (std::int64_t b = 0; b < blocks; ++b, at += 4 * kBytes, ++to) {
+            const unsigned char* p = rows[0] + at;
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i) {
+                __m256i w = load_32(p + (Q8 ? i : i % 2) * 32);
+                if constexpr (Q8) {
+                    w = unsigned_on_avx512(w);
+                } else {
+                    w = _mm256_and_si256(i < 2 ? w : _mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
+                }
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(to->q + i * 32), w);
+            }
+            _mm_storeu_ps(to->scale, scales_interleaved(p + 4 * (kBytes - 2)));
+        }
+        return;
+    }
     for (std::int64_t b = 0; b < blocks; ++b, at += kBytes, ++to) {
+        __m256i w[4];
 #pragma GCC unroll 4
         for (int r = 0; r < 4; ++r) {
-            __m256i w = Q8 ? load_32(rows[r] + at + 2) : nibbles(rows[r] + at + 2);
-#if defined(MR_ISA_avx512)
-            if (Q8) w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
-#endif
-            _mm256_storeu_si256(reinterpret_cast<__m256i*>(to->q + r * 32), w);
+            const unsigned char* q = rows[r] + at + 2;
+            w[r] = Q8 ? unsigned_on_avx512(load_32(q)) : nibbles(q);
         }
+        store_transposed(w, to->q);
         _mm_storeu_ps(to->scale, scales_of_four(rows, at));
     }
 }
@@ -177,7 +288,7 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
             for (int c = 0; c < C; ++c) v[c] = _mm512_loadu_si512(groups[c][b].q + i * 64);
 #pragma GCC unroll 4
             for (int r = 0; r < 4; ++r) {
-                const __m512i q = _mm512_set1_epi32(four_bytes(w->q + r * 32 + i * 4));
+                const __m512i q = _mm512_set1_epi32(four_bytes(w->q + i * 16 + r * 4));
 #pragma GCC unroll 2
                 for (int c = 0; c < C; ++c) sum[r][c] = _mm512_dpbusd_epi32(sum[r][c], q, v[c]);
             }
@@ -215,7 +326,7 @@ inline void gemm_acc(const FourBlock* w, std::int64_t blocks, const GroupBlock* 
             const __m256i v = load_32(x->q + i * 32);
 #pragma GCC unroll 4
             for (int r = 0; r < 4; ++r) {
-                const __m256i q = _mm256_set1_epi32(four_bytes(w->q + r * 32 + i * 4));
+                const __m256i q = _mm256_set1_epi32(four_bytes(w->q + i * 16 + r * 4));
                 if constexpr (Q8) {
                     const __m256i pairs =
                         _mm256_maddubs_epi16(_mm256_abs_epi8(q), _mm256_sign_epi8(v, q));

@@ -113,7 +113,8 @@ TEST_P(FarPositions, AreAsExactAsNearOnes) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Stream, FarPositions, ::testing::Values(1000, 100000, 1000000, 4000000));
+INSTANTIATE_TEST_SUITE_P(Stream, FarPositions, ::testing::Values(1000, 100000, 1000000, 4000000),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace mr::ops::stream_test
