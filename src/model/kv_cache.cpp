@@ -46,6 +46,7 @@ KvCache::KvCache(const ModelSpec& spec, std::int64_t pages, int sequences, std::
         sequence.table.resize(static_cast<std::size_t>(table_entries(pages, context)));
     }
     pages_.resize(static_cast<std::size_t>(pages));
+    starts_ = std::set<std::int32_t, ByStart>(ByStart{pages_.data()});
     free_.reserve(static_cast<std::size_t>(pages));
     for (std::int64_t i = pages; i-- > 0;) free_.push_back(static_cast<std::int32_t>(i));
 }
@@ -124,13 +125,10 @@ std::int32_t KvCache::take() {
 // ones before them, so the last goes first.
 std::int32_t KvCache::last_kept_of_chain(std::int32_t index) const {
     for (;;) {
-        const auto [begin, end] =
-            children_.equal_range(pages_[static_cast<std::size_t>(index)].serial);
-        const auto next = std::find_if(begin, end, [&](const auto& child) {
-            return pages_[static_cast<std::size_t>(child.second)].holders == 0;
-        });
-        if (next == end) return index;
-        index = next->second;
+        std::int32_t next = first_child(page(index).serial);
+        while (next != kNone && page(next).holders > 0) next = page(next).sibling_after;
+        if (next == kNone) return index;
+        index = next;
     }
 }
 

@@ -3,8 +3,10 @@
 // Sequences with equal prefixes share pages.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -157,17 +159,39 @@ class KvCache {
         Form form = Form::prompt;
         std::int32_t count = 0;  // number of its tokens
         std::int32_t tokens[kPageTokens] = {};
+        // The published pages behind the same parent, latest first.
+        std::int32_t sibling_before = kNone, sibling_after = kNone;
         // Published pages that no sequence holds, least recently used first.
         std::int32_t kept_before = kNone, kept_after = kNone;
+    };
+    // What a page begins with, and the order of pages by it. In this order the page that has most
+    // tokens in common with a text is next to the text's own place.
+    struct Start {
+        std::uint64_t parent;
+        Form form;
+        std::span<const std::int32_t> tokens;
+    };
+    struct ByStart {
+        using is_transparent = void;
+        const Page* pages = nullptr;
+        Start start(std::int32_t index) const {
+            const Page& p = pages[index];
+            return {p.parent, p.form, {p.tokens, static_cast<std::size_t>(p.count)}};
+        }
+        static std::strong_ordering compare(const Start& a, const Start& b);
+        bool operator()(std::int32_t a, std::int32_t b) const;
+        bool operator()(std::int32_t page, const Start& text) const;
     };
     Sequence& at(SeqId id);
     const Sequence& at(SeqId id) const;
     Page& page(std::int32_t index) { return pages_[static_cast<std::size_t>(index)]; }
+    const Page& page(std::int32_t index) const { return pages_[static_cast<std::size_t>(index)]; }
     bool available(std::int64_t count) const;
     void push(Sequence& sequence, std::int32_t index);
     void pop_to(Sequence& sequence, std::int64_t end);
     std::int32_t take();
     std::int32_t last_kept_of_chain(std::int32_t index) const;
+    std::int32_t first_child(std::uint64_t parent) const;
     void drop(std::int32_t index);
     void hold(std::int32_t index);
     void keep(std::int32_t index);
@@ -177,6 +201,7 @@ class KvCache {
                     std::span<const std::int32_t> tokens);
     static std::uint64_t key_of(std::uint64_t parent, Form form, const std::int32_t* tokens);
     std::int32_t find(std::uint64_t parent, Form form, const std::int32_t* tokens) const;
+    std::int32_t find_part(const Start& text, std::int64_t& length) const;
 
     DType dtype_;
     Arena arena_;
@@ -189,8 +214,11 @@ class KvCache {
     std::uint64_t next_serial_ = 1;
     // The parent of first pages, by salt: a serial number without a page. Salt 0 has 0.
     std::unordered_map<std::uint64_t, std::uint64_t> roots_{{0, 0}};
-    std::unordered_multimap<std::uint64_t, std::int32_t> known_;     // whole pages, by key_of()
-    std::unordered_multimap<std::uint64_t, std::int32_t> children_;  // all pages, by parent
+    // Published pages. A root may have as many children as the pool has pages, and every admission
+    // looks them up and evicts some: nothing here may take time for each of them.
+    std::unordered_multimap<std::uint64_t, std::int32_t> known_;  // whole pages, by key_of()
+    std::unordered_map<std::uint64_t, std::int32_t> children_;    // the latest child, by parent
+    std::set<std::int32_t, ByStart> starts_;                      // all pages
 };
 
 }  // namespace mr::model

@@ -1,6 +1,8 @@
 // Equal prefixes in the paged KV cache: publishing, finding, sharing and forgetting pages; and the
 // consistency check.
 #include <algorithm>
+#include <compare>
+#include <iterator>
 
 #include "core/error.h"
 #include "core/splitmix.h"
@@ -25,8 +27,22 @@ void erase_one(Map& map, std::uint64_t key, std::int32_t value) {
 void KvCache::forget(std::int32_t index) {
     Page& p = page(index);
     if (p.count == kPageTokens) erase_one(known_, key_of(p.parent, p.form, p.tokens), index);
-    erase_one(children_, p.parent, index);
+    starts_.erase(index);
+    if (p.sibling_after != kNone) page(p.sibling_after).sibling_before = p.sibling_before;
+    if (p.sibling_before != kNone) {
+        page(p.sibling_before).sibling_after = p.sibling_after;
+    } else if (p.sibling_after != kNone) {
+        children_[p.parent] = p.sibling_after;
+    } else {
+        children_.erase(p.parent);
+    }
+    p.sibling_before = p.sibling_after = kNone;
     p.serial = 0;
+}
+
+std::int32_t KvCache::first_child(std::uint64_t parent) const {
+    const auto child = children_.find(parent);
+    return child == children_.end() ? kNone : child->second;
 }
 
 std::uint64_t KvCache::key_of(std::uint64_t parent, Form form, const std::int32_t* tokens) {
@@ -48,6 +64,44 @@ std::int32_t KvCache::find(std::uint64_t parent, Form form, const std::int32_t* 
     return kNone;
 }
 
+std::strong_ordering KvCache::ByStart::compare(const Start& a, const Start& b) {
+    if (a.parent != b.parent) return a.parent <=> b.parent;
+    if (a.form != b.form) return a.form <=> b.form;
+    return std::lexicographical_compare_three_way(a.tokens.begin(), a.tokens.end(),
+                                                  b.tokens.begin(), b.tokens.end());
+}
+
+bool KvCache::ByStart::operator()(std::int32_t page, const Start& text) const {
+    return compare(start(page), text) < 0;
+}
+
+// Of pages that begin alike, the latest is the last: a text that goes on where they end is behind
+// it.
+bool KvCache::ByStart::operator()(std::int32_t a, std::int32_t b) const {
+    const std::strong_ordering order = compare(start(a), start(b));
+    return order != 0 ? order < 0 : pages[a].serial < pages[b].serial;
+}
+
+// The page that begins with the most tokens of `text`, and how many; kNone and 0: no page has any.
+std::int32_t KvCache::find_part(const Start& text, std::int64_t& length) const {
+    std::int32_t found = kNone;
+    length = 0;
+    const auto consider = [&](std::int32_t index) {
+        const Page& p = page(index);
+        if (p.parent != text.parent || p.form != text.form) return;
+        const auto same =
+            std::mismatch(text.tokens.begin(), text.tokens.end(), p.tokens, p.tokens + p.count);
+        const auto count = static_cast<std::int64_t>(same.first - text.tokens.begin());
+        if (count <= length) return;
+        found = index;
+        length = count;
+    };
+    const auto next = starts_.lower_bound(text);
+    if (next != starts_.begin()) consider(*std::prev(next));
+    if (next != starts_.end()) consider(*next);
+    return found;
+}
+
 void KvCache::make_known(std::int32_t index, std::uint64_t parent, Form form,
                          std::span<const std::int32_t> tokens) {
     Page& p = page(index);
@@ -59,7 +113,12 @@ void KvCache::make_known(std::int32_t index, std::uint64_t parent, Form form,
     p.count = static_cast<std::int32_t>(tokens.size());
     std::copy(tokens.begin(), tokens.end(), p.tokens);
     if (p.count == kPageTokens) known_.emplace(key_of(parent, form, p.tokens), index);
-    children_.emplace(parent, index);
+    starts_.insert(index);
+    const auto [latest, is_only] = children_.try_emplace(parent, index);
+    if (is_only) return;
+    p.sibling_after = latest->second;
+    page(latest->second).sibling_before = index;
+    latest->second = index;
 }
 
 void KvCache::publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part,
@@ -109,17 +168,9 @@ std::int64_t KvCache::adopt(SeqId id, std::span<const std::int32_t> tokens, Form
     // A page that begins with the next tokens, where a prefix may end inside a page.
     std::int32_t part = kNone;
     std::int64_t part_tokens = 0;
-    const auto children = children_.equal_range(parent);
-    const bool parts = cut % kPageTokens != 0;
-    for (auto it = children.first; parts && it != children.second; ++it) {
-        const Page& p = page(it->second);
-        if (p.form != form) continue;
-        const auto rest = tokens.subspan(static_cast<std::size_t>(length));
-        const auto same = std::mismatch(rest.begin(), rest.end(), p.tokens, p.tokens + p.count);
-        const auto count = static_cast<std::int64_t>(same.first - rest.begin());
-        if (count <= part_tokens) continue;
-        part = it->second;
-        part_tokens = count;
+    if (cut % kPageTokens != 0) {
+        part = find_part({parent, form, tokens.subspan(static_cast<std::size_t>(length))},
+                         part_tokens);
     }
     std::int64_t take_length = std::min(length + part_tokens, most) / cut * cut;
     const std::int64_t whole = take_length / kPageTokens;
@@ -212,7 +263,7 @@ void KvCache::check_books() const {
     }
     MR_CHECK(kept == kept_count_, "kept pages are counted");
     std::int64_t lost = 0;
-    std::size_t published = 0, whole = 0;
+    std::size_t published = 0, whole = 0, first = 0;
     for (std::size_t i = 0; i < pages_.size(); ++i) {
         const bool spare = pages_[i].holders == 1 && holders[i] == 0;
         lost += spare;
@@ -220,9 +271,21 @@ void KvCache::check_books() const {
         MR_CHECK(idle[i] == (pages_[i].holders == 0), "a page without holders is free or kept");
         published += pages_[i].serial != 0;
         whole += pages_[i].serial != 0 && pages_[i].count == kPageTokens;
+        if (!pages_[i].serial) continue;
+        const auto index = static_cast<std::int32_t>(i);
+        const std::int32_t before = pages_[i].sibling_before, after = pages_[i].sibling_after;
+        first += before == kNone;
+        MR_CHECK(before == kNone ? first_child(pages_[i].parent) == index
+                                 : page(before).sibling_after == index,
+                 "a page is the first child or behind a sibling");
+        MR_CHECK(after == kNone || (page(after).sibling_before == index && page(after).serial &&
+                                    page(after).parent == pages_[i].parent &&
+                                    page(after).serial < pages_[i].serial),
+                 "siblings are published, and the latest comes first");
+        MR_CHECK(starts_.contains(index), "a published page is found by what it begins with");
     }
     MR_CHECK(lost == taken_count_, "no page is lost");
-    MR_CHECK(whole == known_.size() && published == children_.size(),
+    MR_CHECK(whole == known_.size() && published == starts_.size() && first == children_.size(),
              "published pages can be found");
 }
 

@@ -20,6 +20,7 @@
 #include "model/model_files.h"
 #include "model/names.h"
 #include "ops/quant/quant.h"
+#include "text/tokenizer_json_writer.h"
 
 namespace mr::model {
 namespace {
@@ -214,6 +215,32 @@ TEST(Convert, TokenizersComeAlong) {
     EXPECT_FALSE(load_model(folder / "a.gguf").tokenizer);
     const auto file = formats::GgufFile::open(folder / "a.gguf");
     EXPECT_EQ(file.get_string("tokenizer.ggml.model"), "no_vocab");
+}
+
+// Loading does not read it.
+TEST(Convert, EmptyFilesBesideATokenizerAreLeftOut) {
+    TempFolder folder;
+    fs::copy(reference("llama2"), folder / "in");
+    std::ofstream(folder / "in/special_tokens_map.json").close();
+    convert_model(folder / "in", folder / "out");
+    EXPECT_FALSE(fs::exists(folder / "out/special_tokens_map.json"));
+    for (const char* name : {"/tokenizer.json", "/tokenizer_config.json"}) {
+        EXPECT_EQ(read_text_file(folder / "out" + name), read_text_file(folder / "in" + name));
+    }
+    // A folder of that name is no companion either.
+    fs::remove(folder / "in/special_tokens_map.json");
+    fs::create_directory(folder / "in/special_tokens_map.json");
+    convert_model(folder / "in", folder / "again");
+    EXPECT_FALSE(fs::exists(folder / "again/special_tokens_map.json"));
+}
+
+TEST(Convert, AGivenTokenizerIsTheOneThatIsCopied) {
+    TempFolder folder;
+    fs::copy(reference("llama2"), folder / "in");
+    fs::rename(folder / "in/tokenizer.json", folder / "in/mine.json");
+    convert_model(folder / "in", folder / "out", {.tokenizer = folder / "in/mine.json"});
+    EXPECT_EQ(read_text_file(folder / "out/tokenizer.json"),
+              read_text_file(folder / "in/mine.json"));
 }
 
 TEST(Convert, TokensAreAsManyAsTheEmbeddingHasRows) {
@@ -416,7 +443,7 @@ TEST(Convert, DifferencesToLlamaCppAreSaid) {
 TEST(Convert, QwenModelsWithAnotherTokenizerNameAClassThatReadsIt) {
     text::TokenizerData data = load_model(reference("gpt2")).tokenizer->data();
     const auto config = [&](const char* family) {
-        return huggingface_tokenizer(data, family).value().config;
+        return text::huggingface_tokenizer(data, family).value().config;
     };
     EXPECT_NE(config("qwen2").find("LlamaTokenizerFast"), std::string::npos);
     EXPECT_NE(config("qwen3").find("PreTrainedTokenizerFast"), std::string::npos);
@@ -498,6 +525,9 @@ TEST(Convert, RefusesWhatItMust) {
     EXPECT_FALSE(fs::exists(folder / "hf/other.safetensors"));
     says(folder / "a.gguf", folder / "b.bin", {}, ".gguf or .safetensors");
     says(folder / "a.gguf", folder / "b", to_type(DType::q8_0), "safetensors supports");
+    fs::create_directory(folder / "shards");
+    std::ofstream(folder / "shards/model.safetensors.index.json") << "{}";
+    says(folder / "a.gguf", folder / "shards", {.force = true}, "in several shards");
     EXPECT_FALSE(fs::exists(folder / "b"));
     says(folder / "a.gguf", folder / "b.gguf", to_type(DType::q6_k), "q6_k");
     says(folder / "a.gguf", folder / "no/such/folder/b.gguf", {}, "no/such/folder/b.gguf");

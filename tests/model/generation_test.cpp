@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "comma_locale.h"
 #include "model/io/convert.h"
 #include "model/model.h"
 #include "model/model_files.h"
@@ -130,6 +131,21 @@ TEST(Generation, IsTheSameAfterConverting) {
     convert_model(folder / "d.gguf", folder / "e");
     EXPECT_EQ(load_model(folder / "d.gguf").generation.temperature, 0.0f);
     EXPECT_EQ(load_model(folder / "e").generation.temperature, 0.0f);
+}
+
+TEST(Generation, IsWrittenWithPointsInEveryLocale) {
+    Spoiled model("llama2");
+    write_advice(model, R"({"temperature": 0.6, "top_p": 0.9})");
+    const TempFolder folder;
+    convert_model(model.path(), folder / "a.gguf");
+    convert_model(folder / "a.gguf", folder / "point");
+    const test::CommaLocale locale;
+    MR_NEED_COMMAS(locale);
+    convert_model(folder / "a.gguf", folder / "comma");
+    for (const std::string name : {"/generation_config.json", "/config.json"}) {
+        EXPECT_EQ(read_text_file(folder / "comma" + name), read_text_file(folder / "point" + name));
+    }
+    EXPECT_EQ(load_model(folder / "comma").generation.temperature, 0.6f);
 }
 
 TEST(Generation, KeysOfGguf) {

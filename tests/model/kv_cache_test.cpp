@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <ctime>
 #include <numeric>
 #include <optional>
+#include <random>
 #include <vector>
 
 #include "core/error.h"
@@ -169,6 +172,70 @@ TEST_F(Cache, ASharedPageCannotBeWrittenAnew) {
     const SeqId second = cache_.open();
     ASSERT_EQ(adopt(second, test::counted(2 * kPage + 1), kPage), 2 * kPage);
     EXPECT_THROW(cache_.truncate(second, kPage + 4), ContractError);
+}
+
+// A cache of many pages that never reads them: they need no memory.
+KvCache large(int pages) {
+    return KvCache(test::one_layer(), pages, 2, 16 * kPage, DType::f32,
+                   reinterpret_cast<std::byte*>(64));
+}
+
+// Admits, computes, publishes and closes a text; returns how much of it was found.
+std::int64_t served(KvCache& cache, const std::vector<std::int32_t>& tokens, std::int64_t cut,
+                    bool with_part) {
+    std::optional<KvCache::PageCopy> copy;
+    const auto size = static_cast<std::int64_t>(tokens.size());
+    const SeqId seq = cache.open();
+    const std::int64_t found = cache.adopt(seq, tokens, Form::prompt, cut, size - 1, copy);
+    cache.reserve(seq, size);
+    cache.advance(seq, size - found);
+    cache.publish(seq, tokens, Form::prompt, with_part);
+    cache.close(seq);
+    return found;
+}
+
+TEST(CacheOfManyTexts, FindsTheLongestPrefixOfThemAll) {
+    KvCache cache = large(4000);
+    std::vector<std::vector<std::int32_t>> texts;
+    std::mt19937 random(7);
+    for (int i = 0; i < 1000; ++i) {
+        // Few different tokens: many texts begin alike.
+        std::vector<std::int32_t> text(1 + random() % (2 * kPage));
+        for (std::size_t k = 0; k < text.size(); ++k) text[k] = k % 9 ? 1 : random() % 3;
+        if (i % 3 == 1) {  // another text, and then something else
+            text = texts[random() % texts.size()];
+            text.resize(1 + random() % text.size());
+            text.insert(text.end(), 10, static_cast<std::int32_t>(random() % 3));
+        }
+        std::ptrdiff_t longest = 0;
+        for (const auto& other : texts) {
+            const auto same = std::mismatch(text.begin(), text.end(), other.begin(), other.end());
+            longest = std::max(longest, same.first - text.begin());
+        }
+        longest = std::min(longest, static_cast<std::ptrdiff_t>(text.size()) - 1);
+        ASSERT_EQ(served(cache, text, 1, true), longest) << "text " << i;
+        texts.push_back(text);
+        if (i % 50 == 0) cache.check_books();
+    }
+    cache.check_books();
+}
+
+// Every page is the first of its text, so all are children of one root. While each was looked at
+// for every text and every eviction, this took minutes; now it takes a second of the processor.
+TEST(CacheOfManyTexts, ATextTakesNoTimeForEachOfThem) {
+    constexpr int kPages = 60'000;
+    KvCache cache = large(kPages);
+    const std::clock_t begin = std::clock();
+    auto tokens = test::counted(kPage + 1);
+    for (const std::int64_t cut : {std::int64_t{kPage}, std::int64_t{1}}) {
+        for (int i = 0; i < kPages; ++i) {
+            ++tokens[cut == 1 ? 1 : 0];
+            EXPECT_EQ(served(cache, tokens, cut, false), cut == 1 ? 1 : 0);
+        }
+    }
+    EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 20);
+    EXPECT_EQ(cache.kept_pages(), kPages - 1);
+    cache.check_books();
 }
 
 }  // namespace

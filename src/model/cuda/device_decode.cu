@@ -34,7 +34,7 @@ constexpr std::int32_t kNoCircle = std::numeric_limits<std::int32_t>::max();
 
 // ---- slots and rows -----------------------------------------------------------------------------
 
-// All rows start idle. All possible steps are captured now, so that none stalls on it later.
+// All rows start idle. Steps are captured now, so that none stalls on it later.
 void Resident::prepare_rows() {
     const int most = row_bucket(options_.max_sequences);
     for (const LayerSpec& of : layers_) {
@@ -265,6 +265,16 @@ Resident::StepKey Resident::key_for(int rows, std::int64_t keys, cuda::SampleKin
             samples_inside(rows) ? static_cast<int>(kind) : -1};
 }
 
+// Whether a step is captured. Without the kernels for many rows (mid_linear.cu), a product takes 8
+// rows per launch, and the graphs of large steps together take gigabytes. Such a step is launched
+// kernel by kernel: each reads all of its weights, which takes longer than the launch.
+bool Resident::captures(int rows) const {
+    constexpr int kMost = 256;
+    const DType matrix = weights_of(0).o.dtype;
+    return options_.graph && (rows <= kMost || !cuda::linear_small_takes(matrix, spec_.dim) ||
+                              cuda::linear_records_takes(ctx_, matrix, spec_.dim));
+}
+
 void Resident::capture_steps() {
     std::vector<int> sizes;
     for (int rows = 1; rows <= options_.max_sequences; ++rows) {
@@ -273,6 +283,7 @@ void Resident::capture_steps() {
     if (row_bucket(options_.max_sequences) != options_.max_sequences) {
         sizes.push_back(row_bucket(options_.max_sequences));
     }
+    std::erase_if(sizes, [&](int rows) { return !captures(rows); });
     for (const int rows : sizes) {
         for (std::int64_t keys = 256;; keys *= 2) {
             for (const auto kind : {cuda::SampleKind::greedy, cuda::SampleKind::any}) {
@@ -312,7 +323,7 @@ ops::DeviceBatch Resident::decode_batch(const StepKey& key) const {
     batch.max_keys = key.keys;
     // A captured step is replayed with other lengths: its ledger counts no keys, and every replay
     // adds its own.
-    batch.total_keys = options_.graph ? 0 : keys_read(0);
+    batch.total_keys = captures(key.rows) ? 0 : keys_read(0);
     batch.ids = sampler_.next_ids();
     batch.positions = a.positions;
     batch.sequence = a.sequence;
@@ -404,7 +415,7 @@ void Resident::run_fed(const Pass& pass) {
     if (adjusted) key.kind = -1;
     if (watched_) {
         watched_step(key);
-    } else if (options_.graph) {
+    } else if (captures(rows)) {
         const Captured& step = captured(key);
         step.graph.launch(stream_);
         ledger_.add(step.ledger);
@@ -435,7 +446,7 @@ void Resident::watched_step(StepKey key) {
         launch_forward(key);
         launch_sample(key.rows, kind, adjusted);
     };
-    if (!options_.graph) {
+    if (!captures(key.rows)) {
         timeline_.clear_stages();
         const Meanwhile watching(ctx_.timeline, &timeline_);
         timeline_.reset(stream_);

@@ -394,7 +394,7 @@ Engine::StepLaunches Resident::step_launches(int rows, std::int64_t keys) {
     };
     const int sampling = count(sample);
     const int all = sampling + count([&] { launch_forward(key); });
-    if (!options_.graph) return {all, all};
+    if (!captures(key.rows)) return {all, all};
     return {all, key.kind < 0 ? 1 + sampling : 1};
 }
 

@@ -288,6 +288,7 @@ class Resident final : public Engine {
     const cuda::StepProgram* program(int rows) const;
     StepKey key_for(int rows, std::int64_t keys, cuda::SampleKind kind) const;
     bool samples_inside(int rows) const { return rows <= kSampledInside; }
+    bool captures(int rows) const;
     const Captured& captured(const StepKey& key);
     ops::DeviceBatch decode_batch(const StepKey& key) const;
     void launch_forward(const StepKey& key);

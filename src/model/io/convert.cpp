@@ -11,11 +11,12 @@
 #include "core/error.h"
 #include "core/output_file.h"
 #include "formats/gguf_writer.h"
-#include "formats/safetensors.h"
 #include "model/io/convert_formats.h"
 #include "model/io/convert_tensors.h"
 #include "model/io/generation.h"
+#include "model/io/tokenizer_companions.h"
 #include "ops/quant/quant.h"
+#include "text/tokenizer_json_writer.h"
 
 namespace mr::model {
 namespace {
@@ -110,72 +111,27 @@ class Cleanup {
     std::vector<fs::path> paths_;  // the latest first
 };
 
-ConvertResult to_safetensors(ConvertInput input, const std::string& in, const std::string& out,
-                             const ConvertOptions& options) {
-    std::error_code code;
-    const bool one_file = fs::path(out).extension() == ".safetensors";
-    const fs::path folder = one_file ? folder_of(out) : fs::path(out);
-    const fs::path weights = one_file ? fs::path(out) : folder / "model.safetensors";
+// A file beside the weights.
+struct Companion {
+    fs::path path;
+    std::string text;
+};
 
-    // The files of a tokenizer are copied as they are.
-    const fs::path tokenizer_folder =
-        !options.tokenizer.empty() ? folder_of(options.tokenizer) : folder_of(in);
-    std::vector<std::pair<fs::path, fs::path>> copies;
-    if (fs::path(options.tokenizer.empty() && is_huggingface(in) ? "tokenizer.json"
-                                                                 : options.tokenizer)
-            .extension() == ".json") {
-        for (const char* name : {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-                                 "special_tokens_map.json"}) {
-            if (fs::exists(tokenizer_folder / name, code)) {
-                copies.emplace_back(tokenizer_folder / name, folder / name);
-            }
-        }
-    }
-    // From other formats, tokenizer files are made.
-    std::optional<TokenizerFiles> made;
-    if (copies.empty() && input.tokenizer)
-        made = huggingface_tokenizer(input.tokenizer->data(), input.spec.family);
-    std::string advice;  // generation_config.json
-    if (const fs::path from = folder_of(in) / "generation_config.json";
-        is_huggingface(in) && fs::exists(from, code)) {
-        advice = read_text_file(from.string(), 1u << 24);
-    } else {
-        std::vector<std::int32_t> ends;
-        if (input.tokenizer && input.tokenizer->eos()) ends.push_back(*input.tokenizer->eos());
-        const bool turns = input.tokenizer && input.tokenizer->data().end_of_turn;
-        if (turns) ends.push_back(*input.tokenizer->data().end_of_turn);
-        if (turns || input.generation != Generation{}) {
-            advice = generation_config(input.generation, ends);
-        }
-    }
-    std::vector<fs::path> outputs = {weights, folder / "config.json"};
-    if (!advice.empty()) outputs.push_back(folder / "generation_config.json");
-    for (const auto& [from, to] : copies) outputs.push_back(to);
-    if (made) {
-        outputs.push_back(folder / "tokenizer.json");
-        outputs.push_back(folder / "tokenizer_config.json");
-    }
-    refuse_own_input(in, options, outputs);
-    std::string left;  // why a single file's companions are left alone
-    if (!options.force) {
-        const std::span<const fs::path> beside = std::span(outputs).subspan(one_file ? 1 : 0);
-        const auto there = std::ranges::find_if(beside, [&](const fs::path& path) {
-            return fs::symlink_status(path, code).type() != fs::file_type::not_found;
-        });
-        if (there != beside.end() && !one_file) {
-            throw Error::usage({.file = there->string(),
-                                .problem = "this file already exists",
-                                .remedy = "give another folder, or --force to replace it"});
-        }
-        if (there != beside.end()) {
-            left = fmt::format(
-                "{} already exists and is kept: only the weights were written, and a reader takes "
-                "their configuration and tokenizer from that folder (--force replaces them)",
-                there->string());
-        }
-    }
-    if (fs::exists(folder / "model.safetensors.index.json", code)) {
-        throw Error::usage({.file = folder.string(),
+// Where the output goes: a folder, or one file and its folder.
+struct OutputPlace {
+    explicit OutputPlace(const std::string& out)
+        : one_file(fs::path(out).extension() == ".safetensors"),
+          folder(one_file ? folder_of(out) : fs::path(out)),
+          weights(one_file ? fs::path(out) : folder / "model.safetensors") {}
+
+    bool one_file;
+    fs::path folder, weights;
+};
+
+void require_safetensors_can_hold(const OutputPlace& place, const ConvertOptions& options) {
+    std::error_code code;
+    if (fs::exists(place.folder / "model.safetensors.index.json", code)) {
+        throw Error::usage({.file = place.folder.string(),
                             .problem = "the folder holds a model in several shards",
                             .remedy = "give another folder for the output"});
     }
@@ -185,55 +141,141 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
                             .problem = "safetensors supports f32, f16 and bf16",
                             .remedy = "choose one of these, or an output that ends in .gguf"});
     }
+}
+
+// The tokenizer.json that the tokenizer was read from; empty if it came from another format.
+fs::path source_tokenizer(const std::string& in, const ConvertOptions& options) {
+    if (!options.tokenizer.empty()) {
+        const fs::path given = options.tokenizer;
+        return given.extension() == ".json" ? given : fs::path();
+    }
+    return is_huggingface(in) ? folder_of(in) / "tokenizer.json" : fs::path();
+}
+
+// Appends the files of the tokenizer: copied as they are, or made from another format's.
+void add_tokenizer(std::vector<Companion>& to, const ConvertInput& input, const std::string& in,
+                   const fs::path& folder, const ConvertOptions& options) {
+    std::error_code code;
+    const std::size_t before = to.size();
+    if (const fs::path source = source_tokenizer(in, options); !source.empty()) {
+        if (fs::exists(source, code)) {
+            to.push_back({folder / "tokenizer.json", read_text_file(source.string())});
+        }
+        for (const fs::path& path : tokenizer_companions(source.parent_path())) {
+            to.push_back({folder / path.filename(), read_text_file(path.string())});
+        }
+    }
+    if (to.size() > before || !input.tokenizer) return;
+    if (auto made = text::huggingface_tokenizer(input.tokenizer->data(), input.spec.family)) {
+        to.push_back({folder / "tokenizer.json", std::move(made->tokenizer)});
+        to.push_back({folder / "tokenizer_config.json", std::move(made->config)});
+    }
+}
+
+// The text of generation_config.json; empty: none is written.
+std::string advice_of(const ConvertInput& input, const std::string& in) {
+    std::error_code code;
+    if (const fs::path from = folder_of(in) / "generation_config.json";
+        is_huggingface(in) && fs::exists(from, code)) {
+        return read_text_file(from.string(), 1u << 24);
+    }
+    std::vector<std::int32_t> ends;
+    if (input.tokenizer && input.tokenizer->eos()) ends.push_back(*input.tokenizer->eos());
+    const bool turns = input.tokenizer && input.tokenizer->data().end_of_turn;
+    if (turns) ends.push_back(*input.tokenizer->data().end_of_turn);
+    if (!turns && input.generation == Generation{}) return {};
+    return generation_config(input.generation, ends);
+}
+
+// All files but the weights. The first one is config.json; its text is still missing, because it
+// depends on the types that the weights get.
+std::vector<Companion> companions_of(const ConvertInput& input, const std::string& in,
+                                     const fs::path& folder, const ConvertOptions& options) {
+    std::vector<Companion> out = {{folder / "config.json", {}}};
+    if (std::string advice = advice_of(input, in); !advice.empty()) {
+        out.push_back({folder / "generation_config.json", std::move(advice)});
+    }
+    add_tokenizer(out, input, in, folder, options);
+    return out;
+}
+
+// Throws if a file of the input or, without --force, one of a folder would be replaced. Returns why
+// a single file's companions are left alone; empty if they are not.
+std::string require_free(const std::string& in, const OutputPlace& place,
+                         const std::vector<Companion>& companions, const ConvertOptions& options) {
+    std::vector<fs::path> outputs = {place.weights};
+    for (const Companion& companion : companions) outputs.push_back(companion.path);
+    refuse_own_input(in, options, outputs);
+    if (options.force) return {};
+    const std::span<const fs::path> beside = std::span(outputs).subspan(place.one_file ? 1 : 0);
+    const auto there = std::ranges::find_if(beside, [](const fs::path& path) {
+        std::error_code code;
+        return fs::symlink_status(path, code).type() != fs::file_type::not_found;
+    });
+    if (there == beside.end()) return {};
+    if (!place.one_file) {
+        throw Error::usage({.file = there->string(),
+                            .problem = "this file already exists",
+                            .remedy = "give another folder, or --force to replace it"});
+    }
+    return fmt::format(
+        "{} already exists and is kept: only the weights were written, and a reader takes "
+        "their configuration and tokenizer from that folder (--force replaces them)",
+        there->string());
+}
+
+// All files are written beside their targets and then renamed: a failed conversion leaves an older
+// model in the folder as it was. Returns the names, the weights first.
+std::vector<std::string> write_all(const OutputPlace& place,
+                                   const std::vector<Companion>& companions, Converter& converter) {
+    Cleanup cleanup;
+    std::error_code code;
+    if (!fs::is_directory(place.folder, code)) {
+        cleanup.add_folders(place.folder);
+        if (!fs::create_directories(place.folder, code) || code) {
+            throw Error::input(
+                {.file = place.folder.string(),
+                 .problem = fmt::format("cannot make the folder: {}", code.message())});
+        }
+    }
+    std::vector<std::string> names = {place.weights.string()};
+    std::vector<std::unique_ptr<OutputFile>> files;
+    for (const auto& [path, text] : companions) {
+        auto& file = files.emplace_back(std::make_unique<OutputFile>(path.string()));
+        file->write(text);
+        file->sync();
+        cleanup.add(path);
+        names.push_back(path.string());
+    }
+    cleanup.add(place.weights);
+    write_safetensors(place.weights.string(), converter);
+    for (const auto& file : files) file->commit();
+    cleanup.keep();
+    return names;
+}
+
+ConvertResult to_safetensors(ConvertInput input, const std::string& in, const std::string& out,
+                             const ConvertOptions& options) {
+    const OutputPlace place(out);
+    require_safetensors_can_hold(place, options);
+    std::vector<Companion> companions = companions_of(input, in, place.folder, options);
+    const std::string left = require_free(in, place, companions, options);
+    const bool lacks_tokenizer =
+        input.tokenizer && std::ranges::none_of(companions, [](const Companion& companion) {
+            return companion.path.filename() == "tokenizer.json";
+        });
 
     const ModelSpec spec = input.spec;
     const auto tokenizer = input.tokenizer;
     Converter converter(std::move(input), huggingface_dialect(spec.family), options);
-    const std::string config = huggingface_config(spec, tokenizer.get(), converter.main_type(), in);
-    Cleanup cleanup;
-    if (!fs::is_directory(folder, code)) {
-        cleanup.add_folders(folder);
-        if (!fs::create_directories(folder, code) || code) {
-            throw Error::input(
-                {.file = folder.string(),
-                 .problem = fmt::format("cannot make the folder: {}", code.message())});
-        }
-    }
-    // All files are written beside their targets and then renamed: a failed conversion leaves an
-    // older model in the folder as it was.
+    companions.front().text = huggingface_config(spec, tokenizer.get(), converter.main_type(), in);
+    if (!left.empty()) companions.clear();
     ConvertResult result;
-    result.files = {weights.string()};
-    std::vector<std::unique_ptr<OutputFile>> texts;
-    const auto add_text = [&](const fs::path& to, std::string_view text) {
-        auto& file = texts.emplace_back(std::make_unique<OutputFile>(to.string()));
-        file->write(text);
-        file->sync();
-        cleanup.add(to);
-        result.files.push_back(to.string());
-    };
-    if (left.empty()) add_text(folder / "config.json", config);
-    if (left.empty() && !advice.empty()) add_text(folder / "generation_config.json", advice);
-    for (const auto& [from, to] : copies) {
-        if (left.empty()) add_text(to, read_text_file(from.string()));
-    }
-    if (made && left.empty()) {
-        add_text(folder / "tokenizer.json", made->tokenizer);
-        add_text(folder / "tokenizer_config.json", made->config);
-    }
-    formats::SafetensorsWriter writer(weights.string());
-    writer.set_metadata("format", "pt");
-    for (const OutTensor& tensor : converter.tensors()) {
-        writer.declare(tensor.name, tensor.dtype, tensor.shape);
-    }
-    converter.run([&](const void* data, std::size_t bytes) { writer.write(data, bytes); });
-    cleanup.add(weights);
-    writer.finish();
-    for (const auto& file : texts) file->commit();
-    cleanup.keep();
+    result.files = write_all(place, companions, converter);
     result.bytes = converter.bytes();
     result.tensors = converter.tensors().size();
     if (!left.empty()) result.notes.push_back(left);
-    if (copies.empty() && !made && tokenizer) {
+    if (lacks_tokenizer) {
         result.notes.push_back(
             "the tokenizer cannot be written as tokenizer.json and is not part of the output: pass "
             "the source to --tokenizer");

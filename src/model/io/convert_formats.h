@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,14 +47,5 @@ std::vector<float> gguf_frequency_factors(const RopeSpec& rope);
 // express this spec.
 std::string huggingface_config(const ModelSpec& spec, const text::Tokenizer* tokenizer, DType type,
                                const std::string& file);
-
-// tokenizer.json and tokenizer_config.json for a model of a family; none if they cannot express
-// `data`.
-struct TokenizerFiles {
-    std::string tokenizer;
-    std::string config;
-};
-std::optional<TokenizerFiles> huggingface_tokenizer(const text::TokenizerData& data,
-                                                    const std::string& family);
 
 }  // namespace mr::model

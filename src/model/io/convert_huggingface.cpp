@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/read_double.h"
 #include "model/io/convert_formats.h"
 #include "model/io/load_diffusion.h"
 #include "model/names.h"
@@ -29,9 +30,6 @@ const char* activation_in_config(ops::Activation activation) {
     }
     return "";
 }
-
-// 1e-05 rather than 9.999999747378752e-06; it reads back as the same float.
-double shortest(float value) { return std::stod(fmt::format("{}", value)); }
 
 [[noreturn]] void cannot_say(const std::string& file, const char* field, std::string value) {
     throw Error::input({.file = file,
@@ -108,7 +106,7 @@ void add_gpt2(ordered_json& config, const ModelSpec& spec) {
     config["n_inner"] = spec.hidden;
     config["n_positions"] = spec.context;
     config["activation_function"] = activation_in_config(spec.activation);
-    config["layer_norm_epsilon"] = shortest(spec.norm_eps);
+    config["layer_norm_epsilon"] = shortest_double(spec.norm_eps);
 }
 
 void add_common(ordered_json& config, const ModelSpec& spec) {
@@ -122,7 +120,7 @@ void add_common(ordered_json& config, const ModelSpec& spec) {
 
 void add_neox(ordered_json& config, const ModelSpec& spec, const std::string& file) {
     if (spec.qkv_bias != spec.out_bias || !spec.mlp_bias) cannot_say(file, "biases", "some");
-    config["layer_norm_eps"] = shortest(spec.norm_eps);
+    config["layer_norm_eps"] = shortest_double(spec.norm_eps);
     config["use_parallel_residual"] = spec.residual == Residual::parallel;
     config["attention_bias"] = spec.qkv_bias;
 }
@@ -130,7 +128,7 @@ void add_neox(ordered_json& config, const ModelSpec& spec, const std::string& fi
 void add_llama(ordered_json& config, const ModelSpec& spec, const std::string& file) {
     config["num_key_value_heads"] = spec.kv_heads;
     config["head_dim"] = spec.head_dim;
-    config["rms_norm_eps"] = shortest(spec.norm_eps);
+    config["rms_norm_eps"] = shortest_double(spec.norm_eps);
     const bool qwen2 = layers_like(spec.family) == "qwen2";
     const bool can_have_bias = !qwen2 && spec.family != "mistral";
     const bool same = spec.qkv_bias == spec.out_bias && (can_have_bias || !spec.qkv_bias);
@@ -163,7 +161,7 @@ void add_llada(ordered_json& config, const ModelSpec& spec, const std::string& f
     config["activation_type"] = "silu";
     config["layer_norm_type"] = "rms";
     config["layer_norm_with_affine"] = true;
-    config["rms_norm_eps"] = shortest(spec.norm_eps);
+    config["rms_norm_eps"] = shortest_double(spec.norm_eps);
     config["rope"] = true;
     config["rope_full_precision"] = true;
     config["rope_theta"] = spec.rope.theta;

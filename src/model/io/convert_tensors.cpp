@@ -9,6 +9,7 @@
 
 #include "core/cpu.h"
 #include "core/error.h"
+#include "formats/safetensors.h"
 #include "model/io/convert_formats.h"
 #include "model/io/random.h"
 #include "model/row_order.h"
@@ -337,6 +338,21 @@ void Converter::write_matrix(const OutTensor& tensor, const Write& write) {
             ops::quantize(tensor.dtype, scratch.data(), out, rows);
         },
         write);
+}
+
+void write_safetensors(const std::string& path, Converter& converter,
+                       const std::function<void()>& progress) {
+    formats::SafetensorsWriter writer(path);
+    writer.set_metadata("format", "pt");
+    for (const OutTensor& tensor : converter.tensors()) {
+        writer.declare(tensor.name, tensor.dtype, tensor.shape);
+    }
+    converter.run([&](const void* data, std::size_t bytes) {
+        writer.write(data, bytes);
+        if (progress) progress();
+    });
+    writer.finish();
+    if (progress) progress();
 }
 
 }  // namespace mr::model

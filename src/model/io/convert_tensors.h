@@ -93,4 +93,8 @@ class Converter {
     std::vector<std::vector<float>> scratch_;  // by thread
 };
 
+// Writes the tensors of `converter`. `progress` is called between parts of the data.
+void write_safetensors(const std::string& path, Converter& converter,
+                       const std::function<void()>& progress = {});
+
 }  // namespace mr::model

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/mapped_file.h"
+#include "core/read_double.h"
 #include "formats/bytes.h"
 
 namespace mr::model {
@@ -191,9 +192,8 @@ std::string generation_config(const Generation& generation, std::span<const std:
     if (!ends.empty()) out["eos_token_id"] = ends;
     const bool greedy = generation.temperature == 0.0f;
     if (generation.says_sampling()) out["do_sample"] = !greedy;
-    // The shortest digits that read back as this float.
     const auto set = [&](const char* key, std::optional<float> value) {
-        if (value) out[key] = std::stod(fmt::format("{}", *value));
+        if (value) out[key] = shortest_double(*value);
     };
     if (!greedy) set("temperature", generation.temperature);
     set("top_p", generation.top_p);

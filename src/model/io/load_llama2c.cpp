@@ -38,6 +38,8 @@ std::string find_tokenizer(const std::string& path) {
         {.file = path, .problem = problem, .remedy = "give one with --tokenizer FILE"});
 }
 
+static_assert(formats::kMaxLlama2cLayers == kMaxLayers, "the reader refuses what a spec would");
+
 int to_int(std::int64_t value) {
     return static_cast<int>(std::clamp<std::int64_t>(value, 0, 1 << 30));
 }

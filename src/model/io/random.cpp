@@ -324,7 +324,6 @@ std::pair<ModelSpec, DType> random_shape(const std::string& source) {
         names += fmt::format("{}{}", names.empty() ? "" : ", ", known.name);
     }
     throw Error::usage({.field = source,
-                        .value = shape,
                         .problem = "not a known shape",
                         .remedy = fmt::format("use one of {}", names)});
 }

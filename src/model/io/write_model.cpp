@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "core/output_file.h"
-#include "formats/safetensors.h"
 #include "model/io/convert_formats.h"
 #include "model/io/convert_tensors.h"
+#include "text/tokenizer_json_writer.h"
 
 namespace mr::model {
 
@@ -26,7 +26,7 @@ void write_huggingface(const std::string& folder, const ModelSpec& spec,
     config.commit();
     called();
     if (tokenizer) {
-        if (const auto files = huggingface_tokenizer(tokenizer->data(), spec.family)) {
+        if (const auto files = text::huggingface_tokenizer(tokenizer->data(), spec.family)) {
             OutputFile file(folder + "/tokenizer_config.json");
             file.write(files->config);
             file.commit();
@@ -40,17 +40,7 @@ void write_huggingface(const std::string& folder, const ModelSpec& spec,
     input.dtype = [](RoleAt) { return DType::f32; };
     const ConvertOptions options{.type = DType::f32};
     Converter converter(std::move(input), huggingface_dialect(spec.family), options);
-    formats::SafetensorsWriter writer(folder + "/model.safetensors");
-    writer.set_metadata("format", "pt");
-    for (const OutTensor& tensor : converter.tensors()) {
-        writer.declare(tensor.name, tensor.dtype, tensor.shape);
-    }
-    converter.run([&](const void* data, std::size_t bytes) {
-        writer.write(data, bytes);
-        called();
-    });
-    writer.finish();
-    called();
+    write_safetensors(folder + "/model.safetensors", converter, progress);
 }
 
 void require_huggingface_can_hold(const ModelSpec& spec, const std::string& file) {

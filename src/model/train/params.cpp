@@ -213,13 +213,6 @@ void init_param(const ParamLayout& layout, const ParamLayout::Entry& entry, floa
     }
 }
 
-void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, ThreadPool& pool) {
-    std::fill_n(params, layout.count, 0.0f);
-    for (const ParamLayout::Entry& entry : layout.entries) {
-        init_param(layout, entry, params + entry.offset, seed, pool);
-    }
-}
-
 void copy_param(const ParamLayout::Entry& entry, float* out, const ModelSpec& spec,
                 const Tensor& from, ThreadPool& pool) {
     const bool of_tokens = entry.at.role == Role::embedding || entry.at.role == Role::head;
@@ -245,15 +238,6 @@ void copy_param(const ParamLayout::Entry& entry, float* out, const ModelSpec& sp
         }
     });
     if (from.dim(0) < entry.shape[0]) add_tokens(out, from.dim(0), entry.shape[0], cols);
-}
-
-void copy_params(const ParamLayout& layout, float* params, const Model& model, ThreadPool& pool) {
-    MR_CHECK(!model.deferred, "the model's weights are there");
-    std::fill_n(params, layout.count, 0.0f);
-    for (const ParamLayout::Entry& entry : layout.entries) {
-        copy_param(entry, params + entry.offset, model.spec, role_slot(model.weights, entry.at),
-                   pool);
-    }
 }
 
 ModelSpec trainable_spec(ModelSpec spec) {

@@ -87,24 +87,21 @@ Tensor head_matrix(const ModelSpec& spec, const Weights& w);  // [head_rows(), d
 // The most rows of any of these matrices, for planning a GEMM's scratch.
 std::int64_t widest_matrix(const ModelSpec& spec);
 
-// Initialises parameters: matrices and tables N(0, 0.02), those that write to the residual stream
-// (o, down) divided by sqrt(2 layers); norms 1, biases 0. A tensor's values depend only on its
-// role, layer and the seed.
-void init_params(const ParamLayout& layout, float* params, std::uint64_t seed, ThreadPool& pool);
-// The same for one tensor, in zeroed memory.
+// Initialises a parameter, in zeroed memory: matrices and tables N(0, 0.02), those that write to
+// the residual stream (o, down) divided by sqrt(2 layers); norms 1, biases 0. A tensor's values
+// depend only on its role, layer and the seed.
 void init_param(const ParamLayout& layout, const ParamLayout::Entry& entry, float* out,
                 std::uint64_t seed, ThreadPool& pool);
 
-// Copies the parameters of a loaded model, expanded to f32. `layout` is that of trainable_spec(),
-// or of diffusion_spec(), which may have one more token: its rows become the mean of all others.
-// Zeros would be a bad start for an embedding: the norm before the first layer divides by its size.
-void copy_params(const ParamLayout& layout, float* params, const Model& model, ThreadPool& pool);
-// The same for one tensor of a model with this spec.
+// Copies a parameter of a loaded model with this spec, expanded to f32. `entry` is of the layout of
+// trainable_spec(), or of diffusion_spec(), which may have one more token: its rows become the mean
+// of all others. Zeros would be a bad start for an embedding: the norm before the first layer
+// divides by its size.
 void copy_param(const ParamLayout::Entry& entry, float* out, const ModelSpec& spec,
                 const Tensor& from, ThreadPool& pool);
 
 // The spec of a model as it is trained and written: heads rotate halves (RopeStyle::half), as in
-// Hugging Face files; copy_params() reorders the rows.
+// Hugging Face files; copy_param() reorders the rows.
 ModelSpec trainable_spec(ModelSpec spec);
 
 // `spec` as a diffusion model with blocks of `block` tokens and the mask token `mask`; the

@@ -1,0 +1,13 @@
+// The files of a Hugging Face tokenizer.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+namespace mr::model {
+
+// The files beside tokenizer.json that belong to it, as far as they are there: regular, and not
+// empty. An empty one says nothing, and could not be read.
+std::vector<std::filesystem::path> tokenizer_companions(const std::filesystem::path& folder);
+
+}  // namespace mr::model
