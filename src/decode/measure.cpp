@@ -9,13 +9,13 @@
 #include "decode/loop.h"
 #include "decode/open_sequence.h"
 #include "observe/device_bandwidth.h"
+#include "observe/units.h"
 
 namespace mr::decode {
 namespace {
 
+using observe::ratio;
 using Clock = std::chrono::steady_clock;
-
-double ratio(double value, double by) { return by > 0 ? value / by : 0; }
 
 // Any ids will do: the work does not depend on them. They are spread over the vocabulary so that
 // embedding rows differ.

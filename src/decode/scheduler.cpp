@@ -44,10 +44,12 @@ Scheduler::Scheduler(model::Engine& engine, observe::Recorder* recorder, int mos
 }
 
 Scheduler::~Scheduler() {
-    for (const RequestPtr& request : running_) {
-        if (request->slot != model::kNoSlot) engine_.close_slot(request->slot);
-        if (!request->live) engine_.cache().close(request->seq);
-    }
+    const auto close = [&](const Request& request) {
+        if (request.slot != model::kNoSlot) engine_.close_slot(request.slot);
+        if (!request.live && request.seq >= 0) engine_.cache().close(request.seq);
+    };
+    for (const RequestPtr& request : running_) close(*request);
+    for (const RequestPtr& request : waiting_) close(*request);  // admit() threw
     if (!recorder_) return;
     recorder_->attach(nullptr);
     engine_.watch(false);
@@ -68,12 +70,13 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
         options.stream ? model::Engine::kMostPositions : engine_.most_positions();
     const auto tokens = static_cast<std::int64_t>(prompt.size());
     if (tokens >= context) {
-        throw Error::input({.field = "prompt",
-                            .value = std::to_string(tokens) + " tokens",
-                            .problem = "does not fit into the context of " +
-                                       std::to_string(context) +
-                                       " (one token must be left for the answer)",
-                            .remedy = "shorten it, or raise --ctx (and --pool where it is given)"});
+        throw Error::input(
+            {.field = "prompt",
+             .value = std::to_string(tokens) + " tokens",
+             .problem = "does not fit into the context of " + std::to_string(context) +
+                        " (one token must be left for the answer)",
+             .remedy = "shorten it, use --context streaming, or raise --ctx (and --pool "
+                       "where it is given)"});
     }
     engine_.require_tokens(prompt);  // an invalid request must not end the others
     auto request = std::make_unique<Request>();

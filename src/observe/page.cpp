@@ -1,13 +1,14 @@
 #include "observe/page.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "core/output_file.h"
+#include "core/read_double.h"
 #include "observe/page/page.h"
 
 namespace mr::observe {
@@ -23,8 +24,8 @@ std::string text_of(const Json& json) {
 Json rounded(double value) {
     if (!std::isfinite(value)) return nullptr;
     char text[32];
-    std::snprintf(text, sizeof text, "%.6g", value);
-    return std::strtod(text, nullptr);
+    const auto written = std::to_chars(text, std::end(text), value, std::chars_format::general, 6);
+    return read_double({text, written.ptr}).value();
 }
 
 const char* unit_name(Unit unit) {

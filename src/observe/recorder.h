@@ -44,8 +44,8 @@ class Recorder {
 
     double now() const;  // seconds since the recorder was made
 
-    // Ops that run on the CPU, and copies, are taken from the engine's ledger; null detaches. The
-    // ledger must live as long as it is attached.
+    // Ops that run on the CPU, and copies, are taken from the engine's ledger; null detaches.
+    // Either ends the last step. The ledger must live as long as it is attached.
     void attach(Ledger* ledger);
 
     // Ends the previous step, if any. `fills`: a diffusion pass, which fills in tokens.
@@ -87,23 +87,6 @@ class Span {
     Recorder* recorder_;
     const char* name_;
     double begin_ = 0;
-};
-
-// Attaches a recorder (which may be null) to a ledger for as long as the scope lasts, and ends the
-// last step with it.
-class Recording {
-  public:
-    Recording(Recorder* recorder, Ledger& ledger) : recorder_(recorder) {
-        if (recorder_) recorder_->attach(&ledger);
-    }
-    ~Recording() {
-        if (recorder_) recorder_->attach(nullptr);
-    }
-    Recording(const Recording&) = delete;
-    Recording& operator=(const Recording&) = delete;
-
-  private:
-    Recorder* recorder_;
 };
 
 }  // namespace mr::observe

@@ -166,15 +166,9 @@ double Roofline::made_per_pass() const {
 }
 
 std::string counts_of(const Roofline& r) {
-    const auto several = [](std::int64_t count, const char* one, const char* many) {
-        return fmt::format("{} {}", count, count == 1 ? one : many);
-    };
-    if (!r.made) {
-        return several(r.steps, "step", "steps") + ", " + several(r.tokens, "token", "tokens");
-    }
-    return fmt::format("{}, {}, {} ({:.2f} per pass)", several(r.steps, "pass", "passes"),
-                       several(r.tokens, "row", "rows"), several(*r.made, "token", "tokens"),
-                       r.made_per_pass());
+    if (!r.made) return counted(r.steps, "step") + ", " + counted(r.tokens, "token");
+    return fmt::format("{}, {}, {} ({:.2f} per pass)", counted(r.steps, "pass", "passes"),
+                       counted(r.tokens, "row"), counted(*r.made, "token"), r.made_per_pass());
 }
 
 std::string roofline_table(const Roofline& r) {
@@ -224,6 +218,7 @@ std::string roofline_table(const Roofline& r) {
         return sum.roof == Roof::memory && sum.of_ceiling > 1;
     });
     if (cached) text += "above 100%: its bytes came out of a cache\n";
+    if (c.to_device <= 0) return text;  // a CPU: no copies
     const char* const unit = r.made ? "row" : "token";
     text += fmt::format("host to device {:.0f} B per {}, device to host {:.0f} B per {}",
                         r.to_device_per_token, unit, r.to_host_per_token, unit);

@@ -43,14 +43,18 @@ std::string summary_line(const RunReport& report, const RunPlace& place) {
         if (report.bytes_per_token() < as_double(place.cache_bytes)) {
             line += fmt::format(" (it fits into {})", place.cache);
         }
-        line += fmt::format("; {} in {:.2f} s",
-                            counted(report.decode_steps, report.passes ? "token" : "step"),
-                            report.decode_seconds);
+        line += fmt::format(
+            "; {} in {:.2f} s",
+            counted(report.decode_steps, report.passes || report.together ? "token" : "step"),
+            report.decode_seconds);
     }
     if (report.prefill_tokens > 0) {
-        line += fmt::format("{}prompt {} at {} tok/s", line.empty() ? "" : "; ",
-                            counted(report.prefill_tokens, "token"),
-                            figure(report.prefill_tokens_per_second()));
+        line += fmt::format("{}prompt{} {}", line.empty() ? "" : "; ", report.together ? "s" : "",
+                            counted(report.prefill_tokens, "token"));
+        // A pass with prompts and answers counts as decode, so prompts have no rate of their own.
+        if (!report.together) {
+            line += fmt::format(" at {} tok/s", figure(report.prefill_tokens_per_second()));
+        }
     }
     line += fmt::format("{}loaded in {:.2f} s", line.empty() ? "" : "; ", report.load_seconds);
     return line;
@@ -59,10 +63,10 @@ std::string summary_line(const RunReport& report, const RunPlace& place) {
 std::string op_table(const Ledger& ledger) {
     const OpRecord total = ledger.total();
     std::string table = fmt::format("{:<11}{:>9}{:>11}{:>8}{:>11}{:>9}{:>10}\n", "op", "calls",
-                                    "seconds", "share", "bytes", "GB/s", "GFLOP/s");
+                                    "ms", "share", "bytes", "GB/s", "GFLOP/s");
     const auto row = [&](const char* name, const OpRecord& op) {
-        table += fmt::format("{:<11}{:>9}{:>11.4f}{:>7.1f}%{:>11}{:>9.2f}{:>10.2f}\n", name,
-                             op.calls, op.seconds, 100 * ratio(op.seconds, total.seconds),
+        table += fmt::format("{:<11}{:>9}{:>11.3f}{:>7.1f}%{:>11}{:>9.2f}{:>10.2f}\n", name,
+                             op.calls, op.seconds * 1e3, 100 * ratio(op.seconds, total.seconds),
                              short_bytes(as_double(op.bytes())),
                              ratio(as_double(op.bytes()), op.seconds) / 1e9,
                              ratio(as_double(op.flops), op.seconds) / 1e9);

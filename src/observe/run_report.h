@@ -22,6 +22,7 @@ struct RunReport {
     // Passes that read all weights for one token. The first token of an answer comes from the
     // prefill, so this is one less than the tokens made. If `passes` is set: all tokens.
     std::int64_t decode_steps = 0;
+    bool together = false;               // several texts share passes: `decode_steps` counts tokens
     std::optional<std::int64_t> passes;  // of a diffusion model: many tokens per pass
     double decode_seconds = 0;
     Ledger decode;

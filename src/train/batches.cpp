@@ -6,11 +6,11 @@
 #include <bit>
 #include <chrono>
 #include <exception>
-#include <system_error>
 #include <utility>
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "core/start_thread.h"
 
 namespace mr::train {
 namespace {
@@ -110,6 +110,25 @@ std::int64_t Batches::read(std::uint64_t step, std::span<std::int32_t> ids) cons
     return row;
 }
 
+void split_windows(std::span<const std::int32_t> ids, std::int64_t seq, std::int64_t rows,
+                   std::span<std::int32_t> slot) {
+    const auto width = static_cast<std::size_t>(seq);
+    const std::span<std::int32_t> inputs = slot.first(slot.size() / 2);
+    const std::span<std::int32_t> targets = slot.subspan(slot.size() / 2);
+    const std::size_t batch = inputs.size() / width;
+    MR_CHECK(ids.size() == batch * (width + 1) && slot.size() == 2 * batch * width,
+             "ids is [batch, seq + 1], and the slot twice [batch, seq]");
+    for (std::size_t row = 0; row < batch; ++row) {
+        const std::int32_t* window = ids.data() + row * (width + 1);
+        std::copy_n(window, width, inputs.data() + row * width);
+        if (static_cast<std::int64_t>(row) < rows) {
+            std::copy_n(window + 1, width, targets.data() + row * width);
+        } else {
+            std::fill_n(targets.data() + row * width, width, -1);
+        }
+    }
+}
+
 Prefetcher::Prefetcher(const Batches& batches, std::uint64_t first_step,
                        std::vector<std::span<std::int32_t>> buffers, BatchOrder order)
     : batches_(batches),
@@ -122,13 +141,8 @@ Prefetcher::Prefetcher(const Batches& batches, std::uint64_t first_step,
         MR_CHECK(buffer.size() == batches.batch_ids(), "each buffer is [batch, row_tokens()]");
     }
     if (buffers_.size() == 1) return;
-    try {
-        thread_ = std::thread([this] { work(); });
-    } catch (const std::system_error& error) {  // a limit on processes or on address space
-        throw Error::device(
-            {.problem = "no thread could be started to read the data: " + error.code().message(),
-             .remedy = "use --prefetch 0, or raise the limit (ulimit -u, ulimit -v)"});
-    }
+    thread_ = start_thread([this] { work(); }, "to read the data",
+                           "use --prefetch 0, or raise the limit (ulimit -u, ulimit -v)");
 }
 
 Prefetcher::~Prefetcher() {

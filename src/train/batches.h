@@ -81,6 +81,11 @@ class Batches {
     std::uint64_t windows_;
 };
 
+// Splits windows of seq + 1 tokens, `ids` [batch, seq + 1], into inputs and targets: `slot` is both
+// [batch, seq], one behind the other. Rows from `rows` on do not count: their targets are -1.
+void split_windows(std::span<const std::int32_t> ids, std::int64_t seq, std::int64_t rows,
+                   std::span<std::int32_t> slot);
+
 // Which batches of a step belong to a rank: `here` of `all`, from `first` on, every `apart`th.
 struct BatchOrder {
     std::uint64_t here = 1, all = 1, first = 0, apart = 1;

@@ -22,8 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPartial = ".partial.";  // followed by the process id
-constexpr const char* kOld = ".old.";
+constexpr const char* kOld = ".millrace-old.";  // like kPartialMark
 
 fs::path named(const fs::path& path) {
     fs::path out = fs::absolute(path).lexically_normal();
@@ -106,7 +105,7 @@ OutputFolder::OutputFolder(const std::string& path, Foreign foreign, bool force)
     clear_leftovers();
     check();
     fs::path temporary = target_;
-    partial_.emplace(temporary += fmt::format("{}{}", kPartial, ::getpid()));
+    partial_.emplace(temporary += fmt::format("{}{}", kPartialMark, ::getpid()));
 }
 
 void OutputFolder::commit() {
@@ -163,7 +162,7 @@ void OutputFolder::check() const {
 
 void OutputFolder::clear_leftovers() const {
     std::error_code ignored;
-    for (const fs::path& path : leftovers(target_, kPartial)) fs::remove_all(path, ignored);
+    for (const fs::path& path : leftovers(target_, kPartialMark)) fs::remove_all(path, ignored);
     if (fs::exists(target_, ignored)) {  // the folder that it replaced
         for (const fs::path& path : leftovers(target_, kOld)) fs::remove_all(path, ignored);
         return;

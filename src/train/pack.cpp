@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "core/error.h"
@@ -157,9 +158,44 @@ std::int32_t find_end(const text::Tokenizer& tokenizer, const PackOptions& optio
                         .remedy = "name one with --end"});
 }
 
+// What makes `b` encode a text differently from `a`; "" if nothing does. The hash in the shards
+// covers tokens and merges alone.
+std::string_view difference(const text::Tokenizer& a, const text::Tokenizer& b) {
+    using text::AddedToken;
+    if (tokenizer_hash(a) != tokenizer_hash(b)) return "vocabulary";
+    const text::TokenizerData &x = a.data(), &y = b.data();
+    // Without a space prefix it is of no importance when there would be one.
+    const bool prefixed = x.space_prefix != text::SpacePrefix::never;
+    if (x.space_prefix != y.space_prefix ||
+        (prefixed && x.prefix_if_missing != y.prefix_if_missing) ||
+        x.split_spaces != y.split_spaces) {
+        return "treatment of spaces";
+    }
+    if (x.nfc != y.nfc) return "normalization";
+    if (x.ignore_merges != y.ignore_merges) return "treatment of words that are tokens";
+    if (x.unk != y.unk || (x.unk && x.fuse_unk != y.fuse_unk)) return "unknown token";
+    if (x.prefix != y.prefix || x.suffix != y.suffix) return "tokens around a text";
+    const auto same = [](const AddedToken& s, const AddedToken& t) {
+        const auto members = [](const AddedToken& token) {
+            const auto& [id, text, special, left, right, single_word, normalized] = token;
+            return std::tie(id, text, special, left, right, single_word, normalized);
+        };
+        return members(s) == members(t);
+    };
+    if (!std::equal(x.added.begin(), x.added.end(), y.added.begin(), y.added.end(), same)) {
+        return "added tokens";
+    }
+    return "";
+}
+
 // Copies the tokenizer's own files if it is a tokenizer.json, else writes one.
 void put_tokenizer(const OutputFolder& folder, const text::Tokenizer& tokenizer,
                    const std::string& source) {
+    const auto refused = [&](std::string problem) {
+        return Error::input({.file = source,
+                             .problem = std::move(problem),
+                             .remedy = "give the model's own tokenizer.json"});
+    };
     std::error_code code;
     const fs::path given = model::resolve_run(source);
     const fs::path file = fs::is_directory(given, code) ? given / "tokenizer.json" : given;
@@ -172,14 +208,19 @@ void put_tokenizer(const OutputFolder& folder, const text::Tokenizer& tokenizer,
             }
         }
     } else {
-        write_file(folder.file(kDataTokenizerName), text::tokenizer_json(tokenizer.data()));
-        write_file(folder.file(kTokenizerConfig), text::tokenizer_config_json(tokenizer.data()));
+        if (tokenizer.data().model != text::TokenizerModel::byte_level_bpe) {
+            throw refused("only a byte-level tokenizer can be written as tokenizer.json");
+        }
+        const auto files = text::huggingface_tokenizer(tokenizer.data());
+        if (!files) throw refused("its tokenizer cannot be written as tokenizer.json");
+        write_file(folder.file(kDataTokenizerName), files->tokenizer);
+        write_file(folder.file(kTokenizerConfig), files->config);
     }
     const auto written = text::Tokenizer::from_json_file(folder.file(kDataTokenizerName));
-    if (tokenizer_hash(*written) != tokenizer_hash(tokenizer)) {
-        throw Error::input({.file = source,
-                            .problem = "cannot be written as an equivalent tokenizer.json",
-                            .remedy = "give the model's own tokenizer.json"});
+    const std::string_view differs = difference(tokenizer, *written);
+    if (!differs.empty()) {
+        throw refused(fmt::format(
+            "its tokenizer cannot be written as tokenizer.json: its {} would differ", differs));
     }
 }
 

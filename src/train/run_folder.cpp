@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "core/error.h"
+#include "core/output_file.h"
 #include "model/io/source.h"
 #include "train/checkpoint.h"
 #include "train/shards.h"
@@ -26,7 +27,7 @@ constexpr int kMostTries = 100;  // against others that make and remove the same
 
 bool written_by_runs(const std::string& name) {
     const auto is = [&](const std::string& wanted) {
-        return name == wanted || name.starts_with(wanted + ".partial.");
+        return name == wanted || name.starts_with(wanted + kPartialMark);
     };
     return name == kLockName || name == model::kCheckpoints || is(kMetricsName) || is(kReportName);
 }

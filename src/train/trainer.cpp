@@ -55,18 +55,7 @@ void Run::fill_slot(int slot, std::span<const std::int32_t> ids, std::int64_t ro
         engine_->put(slot, add_noise({host, shape}, shape, ids, rows, batch, noise));
         return;
     }
-    const auto seq = static_cast<std::size_t>(o_.seq);
-    const std::size_t tokens = host.size() / 2;
-    for (std::size_t row = 0; row < tokens / seq; ++row) {
-        const std::int32_t* from = ids.data() + row * (seq + 1);
-        std::copy_n(from, seq, host.data() + row * seq);
-        std::int32_t* targets = host.data() + tokens + row * seq;
-        if (static_cast<std::int64_t>(row) < rows) {
-            std::copy_n(from + 1, seq, targets);
-        } else {
-            std::fill_n(targets, seq, -1);
-        }
-    }
+    split_windows(ids, o_.seq, rows, host);
     engine_->put(slot);
 }
 

@@ -41,9 +41,9 @@ struct Fresh {
 };
 
 #ifdef MR_SANITIZED
-constexpr int kRequests = 60;
+constexpr int kRequests = 40, kFewRequests = 12;
 #else
-constexpr int kRequests = 1000;
+constexpr int kRequests = 1000, kFewRequests = 60;
 #endif
 
 TEST(Scheduler, AThousandSequencesHaveTheBitsTheyHaveAlone) {
@@ -83,6 +83,20 @@ TEST(Scheduler, APoolThatIsFullMakesRequestsWait) {
         EXPECT_EQ(made->ids.size(), 50u);
         EXPECT_EQ(made->reason, StopReason::length);
     }
+}
+
+// All slots are taken, so a request that has its pages cannot be admitted.
+TEST(Scheduler, ARequestThatCannotBeAdmittedGivesItsPagesBack) {
+    const auto engine = engine_of(2);
+    const model::SeqId other = engine->cache().open();
+    for (int i = 0; i < 2; ++i) engine->open_slot(other, {});
+    {
+        Scheduler scheduler(*engine);
+        scheduler.add(std::vector<std::int32_t>(40, 5), {});
+        EXPECT_THROW(scheduler.step(), ContractError);
+    }
+    EXPECT_NO_THROW(engine->cache().close(engine->cache().open()));  // one of two is free again
+    engine->cache().check_books();
 }
 
 TEST(Scheduler, EqualPromptsAreComputedOnce) {
@@ -190,12 +204,14 @@ TEST(Scheduler, RowsJoinAndLeaveInEveryPass) {
 }
 
 TEST(Scheduler, LogprobsAreOfTheDrawsAndChangeNoBits) {
-    const auto orders = test::random_orders(60, 8, small_model()->spec.vocab, 120, 24, model::kCut);
+    const auto orders =
+        test::random_orders(kFewRequests, 8, small_model()->spec.vocab, 120, 24, model::kCut);
     test::expect_logprobs(*engine_of(6, 640, 2), orders, Fresh{});
 }
 
 TEST(Scheduler, AdjustedTextsHaveTheBitsTheyHaveAlone) {
-    auto orders = test::random_orders(80, 9, small_model()->spec.vocab, 120, 24, model::kCut);
+    auto orders =
+        test::random_orders(kFewRequests, 9, small_model()->spec.vocab, 120, 24, model::kCut);
     test::expect_adjusted(*engine_of(6, 640, 2), std::move(orders), Fresh{});
 }
 

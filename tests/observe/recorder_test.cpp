@@ -81,15 +81,14 @@ TEST(Recorder, StagesOfADeviceFollowEachOther) {
 TEST(Recorder, CopiesOfStampsAreCountedApart) {
     Ledger ledger;
     Recorder recorder;
-    {
-        const Recording recording(&recorder, ledger);
-        recorder.begin_step("decode", 1);
-        ledger.add_device_to_host(16);  // the token
-        ledger.add_device_to_host(32);  // ... and when two stages ran
-        recorder.add_stages({{OpKind::linear, "qkv", 0, {1, 8, 0, 0, 1.0}, 0},
-                             {OpKind::linear, "out", 0, {1, 8, 0, 0, 1.0}, 1}},
-                            0, 32);
-    }
+    recorder.attach(&ledger);
+    recorder.begin_step("decode", 1);
+    ledger.add_device_to_host(16);  // the token
+    ledger.add_device_to_host(32);  // ... and when two stages ran
+    recorder.add_stages({{OpKind::linear, "qkv", 0, {1, 8, 0, 0, 1.0}, 0},
+                         {OpKind::linear, "out", 0, {1, 8, 0, 0, 1.0}, 1}},
+                        0, 32);
+    recorder.attach(nullptr);
     ASSERT_EQ(recorder.steps().size(), 1u);
     EXPECT_EQ(recorder.steps()[0].to_host, 48u);
     EXPECT_EQ(recorder.steps()[0].stamps, 32u);
@@ -116,23 +115,23 @@ TEST(Recorder, StepsThatAreTakenAreNotKept) {
     EXPECT_TRUE(recorder.spans().empty());
 }
 
-TEST(Recorder, SpansAndRecordingEndWithTheirScope) {
+TEST(Recorder, SpansEndWithTheirScope) {
     Ledger ledger;
     Recorder recorder;
+    recorder.attach(&ledger);
     {
-        const Recording recording(&recorder, ledger);
         recorder.begin_step("decode", 1);
         const Span span(&recorder, "decode");
         work(ledger, OpKind::sample, 1);
         EXPECT_TRUE(recorder.spans().empty());
     }
+    recorder.attach(nullptr);
     ASSERT_EQ(recorder.spans().size(), 1u);
     EXPECT_EQ(recorder.spans()[0].name, "decode");
     EXPECT_GE(recorder.spans()[0].seconds, 0.001);
     EXPECT_EQ(recorder.steps()[0].stages.size(), 1u);
     { const Span span(nullptr, "not recorded"); }
-    { const Recording recording(nullptr, ledger); }
-    work(ledger, OpKind::sample, 0);
+    work(ledger, OpKind::sample, 0);  // not attached any more
     EXPECT_EQ(recorder.steps().size(), 1u);
 }
 

@@ -221,7 +221,17 @@ TEST_P(PrefetchDepth, GivesTheSameBatchesFromAnyStep) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Depths, PrefetchDepth, testing::Values(0, 1, 2, 5));
+TEST(Batches, AWindowIsInputsAndTheTokensAfterThem) {
+    const std::vector<std::int32_t> ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+    std::vector<std::int32_t> slot(2 * 3 * 3, -7);
+    split_windows(ids, 3, 2, slot);
+    EXPECT_EQ(slot, (std::vector<std::int32_t>{1, 2, 3, 5, 6, 7, 9, 10, 11,  //
+                                               2, 3, 4, 6, 7, 8, -1, -1, -1}));
+    EXPECT_THROW(split_windows(std::span(ids).first(11), 3, 2, slot), ContractError);
+}
+
+INSTANTIATE_TEST_SUITE_P(Depths, PrefetchDepth, testing::Values(0, 1, 2, 5),
+                         testing::PrintToStringParamName());
 
 // Several batches in use at once, as when copies to a GPU are still in flight.
 TEST(Prefetcher, ABatchStaysUntilItIsReleased) {

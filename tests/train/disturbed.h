@@ -43,7 +43,8 @@ class Disturbed : public testing::Test {
         text::BpeTrainer trainer({.vocab = 280}, pool);
         trainer.add(text);
         std::filesystem::create_directory(folder_ / "tok");
-        folder_.write("tok/tokenizer.json", text::tokenizer_json(trainer.train().data));
+        folder_.write("tok/tokenizer.json",
+                      text::huggingface_tokenizer(trainer.train().data).value().tokenizer);
         PackOptions pack_options;
         pack_options.data = {folder_.write("stories.txt", text)};
         pack_options.tokenizer = folder_ / "tok";

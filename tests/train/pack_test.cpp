@@ -12,9 +12,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "formats/gguf_writer.h"
 #include "temp_folder.h"
 #include "text/bpe_train.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_gguf.h"
 #include "text/tokenizer_json_writer.h"
 #include "train/corpus.h"
 
@@ -45,8 +47,9 @@ class Pack : public testing::Test {
         trainer.add(text);
         const text::TokenizerData trained = trainer.train().data;
         fs::create_directory(folder / "tok");
-        folder.write("tok/tokenizer.json", text::tokenizer_json(trained));
-        folder.write("tok/tokenizer_config.json", text::tokenizer_config_json(trained));
+        const auto files = text::huggingface_tokenizer(trained).value();
+        folder.write("tok/tokenizer.json", files.tokenizer);
+        folder.write("tok/tokenizer_config.json", files.config);
         tokenizer = text::Tokenizer::from_json_file(folder / "tok/tokenizer.json");
     }
 
@@ -175,6 +178,36 @@ TEST_F(Pack, RoundTrip) {
     EXPECT_EQ(folder.files(), 3u);  // stories, tok, data: nothing temporary
 }
 
+// The tokenizer.json written for a GGUF's vocabulary is the tokenizer that made the shards, also in
+// what its hash does not cover.
+TEST_F(Pack, WritesTheTokenizerOfAGguf) {
+    const auto write = [&](const text::TokenizerData& changed) {
+        formats::GgufWriter writer(folder / "tok.gguf");
+        text::write_tokenizer(writer, changed);
+        writer.finish();
+    };
+    text::TokenizerData changed = tokenizer->data();
+    changed.space_prefix = text::SpacePrefix::always;
+    changed.prefix_if_missing = true;
+    changed.nfc = changed.ignore_merges = true;
+    changed.prefix = {0};
+    write(changed);
+    PackOptions wanted = options("from-gguf");
+    wanted.tokenizer = folder / "tok.gguf";
+    (void)pack(wanted, pool);
+    const auto packed = Dataset::open(folder / "from-gguf").open_tokenizer();
+    const auto original = text::Tokenizer::from_data(changed);
+    const std::string words = "The cat<|endoftext|>ran e\xCC\x81";
+    EXPECT_NE(original->encode(words), tokenizer->encode(words));
+    EXPECT_EQ(packed->encode(words), original->encode(words));
+
+    // A space at the very start alone: tokenizer.json has no name for that in byte-level ones.
+    changed.space_prefix = text::SpacePrefix::first;
+    write(changed);
+    wanted.out = folder / "refused";
+    expect_error("cannot be written as tokenizer.json", [&] { (void)pack(wanted, pool); });
+}
+
 TEST_F(Pack, TheSameWhateverTheThreadsAndShards) {
     PackOptions wanted = options("a");
     wanted.val = 0.2;
@@ -301,16 +334,20 @@ TEST_F(Pack, BadRequestsSaySoAndLeaveNothing) {
     (void)pack(options(), pool);
     says("--force", options());
     // Removes what a killed process left, but not what a living one, of any user, is writing.
-    fs::create_directories(folder / "data.partial.2147483647/x");  // above any process id
-    fs::create_directories(folder / "data.partial.1");
-    fs::create_directories(folder / "data.partial.x");
+    fs::create_directories(folder / "data.millrace-partial.2147483647/x");  // above any process id
+    fs::create_directories(folder / "data.millrace-partial.1");
+    fs::create_directories(folder / "data.millrace-partial.x");
+    fs::create_directories(folder / "data.partial.2147483647");  // a person's
+    fs::create_directories(folder / "data.old.2147483647");
     o = options();
     o.force = true;
     o.val_docs = 3;
     EXPECT_EQ(pack(o, pool).val.documents, 3u);
-    EXPECT_FALSE(fs::exists(folder / "data.partial.2147483647"));
-    EXPECT_TRUE(fs::exists(folder / "data.partial.1"));
-    EXPECT_TRUE(fs::exists(folder / "data.partial.x"));
+    EXPECT_FALSE(fs::exists(folder / "data.millrace-partial.2147483647"));
+    EXPECT_TRUE(fs::exists(folder / "data.millrace-partial.1"));
+    EXPECT_TRUE(fs::exists(folder / "data.millrace-partial.x"));
+    EXPECT_TRUE(fs::exists(folder / "data.partial.2147483647"));
+    EXPECT_TRUE(fs::exists(folder / "data.old.2147483647"));
 }
 
 // A full disk, simulated by a limit on file sizes: one clear error, no folder.

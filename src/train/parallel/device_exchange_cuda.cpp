@@ -13,6 +13,7 @@
 #include "core/comm/device_link.h"
 #include "core/error.h"
 #include "core/ledger.h"
+#include "core/start_thread.h"
 #include "model/train/params.h"
 
 namespace mr::train {
@@ -42,7 +43,7 @@ class DeviceExchange final : public TimedExchange {
         const std::int64_t most = options.bucket / static_cast<std::int64_t>(sizeof(float));
         limit_ = std::max(most / comm.size(), model::kParamBlock);
         room_count_ = std::max(limit_ * (comm.size() - 1), most / 2);
-        thread_ = std::thread([this] { work(); });
+        thread_ = start_thread([this] { work(); }, "to exchange gradients");
     }
     ~DeviceExchange() override {
         {

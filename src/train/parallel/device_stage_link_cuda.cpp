@@ -15,6 +15,7 @@
 #include "core/comm/device_link.h"
 #include "core/error.h"
 #include "core/ledger.h"
+#include "core/start_thread.h"
 #include "train/parallel/timed_link.h"
 
 namespace mr::train {
@@ -43,18 +44,18 @@ class DeviceStageLink final : public TimedLink {
             const std::array both = {ranks.front(), ranks.back()};
             ends_ = std::make_unique<Lane>(comm.split(both, first + 4), me == 0 ? last : 0, true);
         }
-        for (const auto& each : lanes_) {
-            each->thread = std::thread([this, lane = each.get()] { work(*lane); });
+        try {
+            for (const auto& each : lanes_) {
+                each->thread = start_thread([this, lane = each.get()] { work(*lane); },
+                                            "to pass activations on");
+            }
+        } catch (...) {  // no destructor will run
+            end_threads();
+            throw;
         }
     }
     ~DeviceStageLink() override {
-        {
-            const std::lock_guard lock(mutex_);
-            stop_ = true;
-            for (const auto& lane : lanes_) lane->comm->cancel();
-        }
-        changed_.notify_all();
-        for (const auto& lane : lanes_) lane->thread.join();
+        end_threads();
         try {
             for (const auto& lane : lanes_) lane->stream.synchronize();
         } catch (const Error&) {
@@ -141,6 +142,18 @@ class DeviceStageLink final : public TimedLink {
     struct Stall {
         cuda::Event begin{true}, end{true};
     };
+
+    void end_threads() {
+        {
+            const std::lock_guard lock(mutex_);
+            stop_ = true;
+            for (const auto& lane : lanes_) lane->comm->cancel();
+        }
+        changed_.notify_all();
+        for (const auto& lane : lanes_) {
+            if (lane->thread.joinable()) lane->thread.join();
+        }
+    }
 
     Ticket add(int stage, bool sends, Tensor x) {
         const auto lane = std::ranges::find_if(

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/ledger.h"
+#include "core/start_thread.h"
 
 namespace mr::train {
 namespace {
@@ -14,7 +15,9 @@ constexpr std::size_t kPacked = std::size_t{1} << 18;  // bytes
 }  // namespace
 
 Exchange::Exchange(comm::Comm& comm, std::int64_t bucket)
-    : comm_(comm), bucket_bytes_(bucket), thread_([this] { work(); }) {}
+    : comm_(comm),
+      bucket_bytes_(bucket),
+      thread_(start_thread([this] { work(); }, "to exchange gradients")) {}
 
 Exchange::~Exchange() {
     {

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "core/ledger.h"
+#include "core/start_thread.h"
 
 namespace mr::train {
 namespace {
@@ -14,7 +15,9 @@ std::span<std::byte> bytes_of(Tensor x) { return {static_cast<std::byte*>(x.data
 }  // namespace
 
 HostLink::HostLink(std::unique_ptr<comm::Comm> passes, std::unique_ptr<comm::Comm> between)
-    : passes_(std::move(passes)), between_(std::move(between)), thread_([this] { work(); }) {}
+    : passes_(std::move(passes)),
+      between_(std::move(between)),
+      thread_(start_thread([this] { work(); }, "to pass activations on")) {}
 
 HostLink::~HostLink() {
     {
