@@ -9,13 +9,32 @@
 #include "formats/json_writer.h"
 
 namespace mr::serve {
+namespace {
+
+// Anthropic's name for an error, where OpenAI has another.
+std::string type_of(const Failure& failure, bool anthropic) {
+    if (!anthropic) return failure.type;
+    if (failure.type == "server_error") return "api_error";
+    switch (failure.status) {
+        case 403:
+            return "permission_error";
+        case 404:
+            return "not_found_error";
+        case 413:
+            return "request_too_large";
+        default:
+            return failure.type;
+    }
+}
+
+}  // namespace
 
 std::string failure_json(const Failure& failure, bool anthropic) {
     formats::JsonWriter json;
     json.begin_object();
     if (anthropic) json.member("type", "error");
     json.key("error").begin_object();
-    json.member("message", failure.message).member("type", failure.type);
+    json.member("message", failure.message).member("type", type_of(failure, anthropic));
     json.key("param");
     failure.param.empty() ? json.null() : json.value(failure.param);
     json.key("code");

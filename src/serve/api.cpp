@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <ctime>
 #include <random>
 
@@ -14,7 +15,30 @@ namespace {
 
 using formats::JsonWriter;
 
-constexpr formats::JsonLimits kLimits{.depth = 64, .values = std::size_t{1} << 21};
+constexpr formats::JsonLimits kLimits{.depth = 64, .values = kMostValues};
+
+// With the bytes that %XX stands for.
+std::string decoded(std::string_view path) {
+    std::string out;
+    for (; !path.empty(); path.remove_prefix(1)) {
+        if (path[0] != '%') {
+            out += path[0];
+            continue;
+        }
+        unsigned char byte = 0;
+        const char* const end = path.data() + std::min<std::size_t>(path.size(), 3);
+        if (std::from_chars(path.data() + 1, end, byte, 16).ptr != path.data() + 3) {
+            throw Failure::bad("model",
+                               fmt::format("the path has '{}', which is not %XX with two "
+                                           "hexadecimal digits; write % as %25",
+                                           printable(path.substr(0, 3), 10)),
+                               "invalid_value");
+        }
+        out += static_cast<char>(byte);
+        path.remove_prefix(2);
+    }
+    return out;
+}
 
 // All requests see the same time: a prompt that changed with the clock would change its text.
 ApiOptions at_one_time(ApiOptions options) {
@@ -48,6 +72,7 @@ const std::vector<Api::Route>& Api::routes() {
         {"GET", "/health", nullptr, &Api::health, true},
         {"GET", "/v1/models", nullptr, &Api::models},
         {"GET", "/models", nullptr, &Api::models},
+        {"GET", "/v1/models/", nullptr, &Api::one_model},
         {"GET", "/metrics", nullptr, &Api::metrics},
         {"GET", "/props", nullptr, &Api::props},
         {"POST", "/v1/chat/completions", "chat", &Api::chat_completions},
@@ -84,9 +109,9 @@ void Api::add_page(const std::string& path, HttpReply reply) {
     pages_.emplace_back(path, std::move(reply));
 }
 
-HttpReply Api::refuse(int status, const std::string& problem) {
-    return failure_reply(
-        Failure::of(status, status >= 500 ? "server_error" : "invalid_request_error", problem));
+HttpReply Api::refuse(const HttpRequest& head, int status, const std::string& problem) {
+    const char* const type = status >= 500 ? "server_error" : "invalid_request_error";
+    return failure_reply(Failure::of(status, type, problem), anthropic(head));
 }
 
 std::optional<HttpReply> Api::admit(const HttpRequest& head) const {
@@ -103,7 +128,7 @@ void Api::handle(const ExchangePtr& exchange) {
     const bool reads = request.method == "GET" || request.method == "HEAD";
     std::string methods;
     for (const Route& route : routes()) {
-        if (route.path != request.path) continue;
+        if (!route.takes(request.path)) continue;
         const bool get = std::string_view(route.method) == "GET";
         if (route.method == request.method || (get && request.method == "HEAD")) {
             return run(route, exchange);
@@ -149,7 +174,7 @@ void Api::run(const Route& route, const ExchangePtr& exchange) {
                                "invalid_json");
         }
         const Fields fields(document.root(), route.fields);
-        require_model(fields);
+        require_model(fields.text("model"));
         (this->*route.run)({exchange, fields});
     } catch (const Failure& failure) {
         exchange->reply(failure_reply(failure, other));
@@ -166,13 +191,25 @@ void Api::health(const Call& call) {
                           .body = well ? R"({"status":"ok"})" : R"({"status":"error"})"});
 }
 
-void Api::models(const Call& call) {
-    JsonWriter json;
-    json.begin_object().member("object", "list").key("data").begin_array();
+void Api::add_model(JsonWriter& json) const {
     json.begin_object().member("id", options_.model).member("object", "model");
     json.member("created", created_).member("owned_by", "millrace");
     json.member("max_model_len", desk_.most_positions()).end_object();
+}
+
+void Api::models(const Call& call) {
+    JsonWriter json;
+    json.begin_object().member("object", "list").key("data").begin_array();
+    add_model(json);
     json.end_array().end_object();
+    call.exchange->reply({.body = json.take()});
+}
+
+void Api::one_model(const Call& call) {
+    const std::string_view path = call.exchange->request().path;
+    require_model(decoded(path.substr(std::string_view("/v1/models/").size())));
+    JsonWriter json;
+    add_model(json);
     call.exchange->reply({.body = json.take()});
 }
 

@@ -48,7 +48,7 @@ class Api {
     // Called by the transport (HttpHandlers).
     std::optional<HttpReply> admit(const HttpRequest& head) const;
     void handle(const ExchangePtr& exchange);
-    static HttpReply refuse(int status, const std::string& problem);
+    static HttpReply refuse(const HttpRequest& head, int status, const std::string& problem);
     void set_connections(std::function<std::size_t()> count) { connections_ = std::move(count); }
     // Adds a file of the page: served on GET, without a key.
     void add_page(const std::string& path, HttpReply reply);
@@ -66,6 +66,12 @@ class Api {
         const char* fields;  // null: no body
         void (Api::*run)(const Call& call);
         bool open = false;  // needs no key
+        // A route that ends with a slash is of all paths below it.
+        bool takes(std::string_view asked) const {
+            const std::string_view own = path;
+            return own.ends_with('/') ? asked.size() > own.size() && asked.starts_with(own)
+                                      : asked == own;
+        }
     };
     static const std::vector<Route>& routes();
     void run(const Route& route, const ExchangePtr& exchange);
@@ -76,7 +82,9 @@ class Api {
 
     // api.cpp
     void health(const Call& call);
+    void add_model(formats::JsonWriter& json) const;
     void models(const Call& call);
+    void one_model(const Call& call);
     void metrics(const Call& call);
     void props(const Call& call);
     // api_text.cpp
@@ -120,7 +128,7 @@ class Api {
                                 std::vector<std::int32_t> banned);
     void require_autoregressive(const char* field) const;
     // api_request.cpp
-    void require_model(const Fields& fields) const;
+    void require_model(const std::string& asked) const;
     decode::GenerateOptions generate_options(const Fields& fields) const;
     // Tokens to make after a prompt of `prompt` tokens, if the request asks for `asked` (-1: not
     // given).

@@ -52,7 +52,7 @@ void Api::chat_completions(const Call& call) {
         throw Failure::bad("top_logprobs", "'top_logprobs' needs 'logprobs' to be true",
                            "invalid_value");
     }
-    FormatOptions format = format_options("chatcmpl", fields);
+    FormatOptions format = format_options("chatcmpl-", fields);
     Desk::Work work = answer_to(fields, false, format);
     if (fields.flag("logprobs")) {
         work.options.logprobs = format.logprobs =
@@ -66,7 +66,7 @@ void Api::chat_completions(const Call& call) {
 void Api::completions(const Call& call) {
     const Fields& fields = call.fields;
     const decode::GenerateOptions options = generate_options(fields);
-    FormatOptions format = format_options("cmpl", fields);
+    FormatOptions format = format_options("cmpl-", fields);
     const int choices = static_cast<int>(fields.integer("n", 1));
     const std::int64_t asked = fields.integer("max_tokens", -1);
     const bool echo = fields.flag("echo");
@@ -103,7 +103,7 @@ void Api::completions(const Call& call) {
 }
 
 void Api::messages(const Call& call) {
-    FormatOptions format = format_options("msg", call.fields);
+    FormatOptions format = format_options("msg_", call.fields);
     Desk::Work work = answer_to(call.fields, true, format);
     give_one(call, std::move(work), messages_format(std::move(format)));
 }

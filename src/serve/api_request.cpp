@@ -16,8 +16,7 @@ constexpr std::size_t kMostStop = 1024;  // bytes of a stop string
 
 }  // namespace
 
-void Api::require_model(const Fields& fields) const {
-    const std::string asked = fields.text("model");
+void Api::require_model(const std::string& asked) const {
     if (asked.empty() || asked == options_.model) return;
     for (const std::string& alias : options_.aliases) {
         if (alias == "*" || alias == asked) return;
@@ -71,9 +70,9 @@ void Api::require_fits(std::size_t tokens, const char* field, int more) const {
     if (static_cast<std::int64_t>(tokens) + more <= context()) return;
     throw Failure::bad(
         field,
-        fmt::format("'{}' has {} tokens or more, and the context of {} has no room for them{}; "
-                    "shorten it, or serve with a larger --ctx",
-                    field, tokens, context(), more > 0 ? " and one more" : ""),
+        fmt::format("'{}' has {} tokens or more, and the context has room for {}{}; shorten it, or "
+                    "serve with a larger --ctx or --context streaming",
+                    field, tokens, context(), more > 0 ? ", of which one is for the answer" : ""),
         "context_length_exceeded");
 }
 
@@ -130,7 +129,7 @@ std::vector<std::vector<std::int32_t>> Api::token_lists(const Fields& fields, co
 }
 
 std::string Api::new_id(const char* prefix) const {
-    return fmt::format("{}-{:016x}{:08x}", prefix, run_, next_id_++);
+    return fmt::format("{}{:016x}{:08x}", prefix, run_, next_id_++);
 }
 
 FormatOptions Api::format_options(const char* prefix, const Fields& fields) const {

@@ -27,7 +27,7 @@ std::vector<CallPart> CallReader::read(std::string_view piece) {
 
 std::vector<CallPart> CallReader::finish() {
     std::vector<CallPart> out;
-    if (!held_.empty() && calls_ == 0) {
+    if (!held_.empty()) {
         add(out, Kind::text, std::exchange(held_, {}));
         state_ = State::text;
     }
@@ -44,7 +44,7 @@ void CallReader::read(char c, std::vector<CallPart>& out) {
             state_ = State::between;
             [[fallthrough]];
         case State::between:
-            if (calls_ == 0) held_ += c;
+            if (calls_ == 0 || c == '{') held_ += c;
             if (c != '{') return;
             state_ = State::header;
             strings_ = 0;
@@ -53,7 +53,7 @@ void CallReader::read(char c, std::vector<CallPart>& out) {
         case State::text:
             return read_text(c, out);
         case State::header:
-            if (calls_ == 0) held_ += c;
+            held_ += c;
             return read_header(c, out);
         case State::arguments:
             return read_arguments(c, out);
@@ -117,7 +117,7 @@ CalledText read_calls(const text::grammar::ToolForm& form, std::string_view text
     for (CallPart& part : parts) {
         switch (part.kind) {
             case Kind::text:
-                out.text += part.bytes;
+                (out.calls.empty() ? out.text : out.rest) += part.bytes;
                 break;
             case Kind::call:
                 out.calls.push_back({std::move(part.bytes), {}});

@@ -49,7 +49,7 @@ class CallReader {
 
     text::grammar::ToolForm form_;
     State state_;
-    std::string held_;  // text to return if the first call turns out to be none
+    std::string held_;  // text to return if it turns out to be no call
     std::string name_;
     int calls_ = 0;
     int strings_ = 0;  // in a header: strings begun so far
@@ -65,6 +65,7 @@ struct CalledText {
     };
     std::string text{};
     std::vector<Call> calls{};
+    std::string rest{};  // behind the calls: of one more that was cut off before its arguments
 
     bool whole = false;  // there are calls, and none was cut off
 

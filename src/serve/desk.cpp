@@ -141,12 +141,13 @@ bool Desk::turn() {
     if (!busy()) delivery_.flush_and_wait();  // when idle, nothing is pending
     {
         std::unique_lock lock(mutex_);
-        if (!busy() && queued_ == 0 && dropped_.empty()) {
+        if (!busy() && waiting_.empty() && dropped_.empty()) {
             idle_ = true;
             drained_.notify_all();
         }
-        work_.wait(lock,
-                   [&] { return leaving_ || queued_ > 0 || !dropped_.empty() || busy() || cut_; });
+        work_.wait(lock, [&] {
+            return leaving_ || cut_ || busy() || !waiting_.empty() || !dropped_.empty();
+        });
         cut = std::exchange(cut_, false);
         leaving = leaving_;
     }
@@ -159,24 +160,24 @@ bool Desk::turn() {
     return true;
 }
 
+// Embeddings need no place of a text: the engine keeps a sequence for them. A text that waits for
+// pages, in the scheduler or to be embedded, must not be overtaken, so no more are begun until it
+// runs.
 void Desk::fill() {
     forget_left();
+    take_embeddings();
     const auto in_scheduler = [&] {
         return scheduler_ ? scheduler_->running() + scheduler_->waiting() : 0;
     };
     if ((scheduler_ && scheduler_->waiting() > 0) || embedding_waits_) return;
-    Unit unit;
-    while (in_scheduler() < static_cast<std::size_t>(options_.sequences) && next_unit(unit)) {
-        if (unit.embedding) {
-            embeddings_.push_back(std::move(unit.embedding));
-        } else if (!unit.job->over) {
-            begin(unit);
-        }
-        unit = {};
+    while (in_scheduler() < static_cast<std::size_t>(options_.sequences)) {
+        const std::optional<Unit> unit = next_text();
+        if (!unit) break;
+        if (!unit->job->over) begin(*unit);
     }
 }
 
-void Desk::begin(Unit& unit) {
+void Desk::begin(const Unit& unit) {
     const JobPtr job = unit.job;
     const int choice = unit.choice;
     try {
@@ -212,14 +213,19 @@ void Desk::begin(Unit& unit) {
         }
         metrics_.most_length.add(options.max_tokens);
         metrics_.prompt_length.add(static_cast<double>(work.prompt.size()));
-        const decode::Scheduler::Id id = scheduler_->add(
-            work.prompt, std::move(options), [this, job, choice](std::string_view text) {
-                delivery_.text(job->sink, choice, text);
-                return true;
-            });
+        // Made first: a text that the scheduler has and open_ has not would hold its place for
+        // ever.
+        std::map<decode::Scheduler::Id, Open> entry;
+        entry.emplace(0, Open{job, choice});
+        auto node = entry.extract(entry.begin());
+        node.key() = scheduler_->add(work.prompt, std::move(options),
+                                     [this, job, choice](std::string_view text) {
+                                         delivery_.text(job->sink, choice, text);
+                                         return true;
+                                     });
+        open_.insert(std::move(node));
         metrics_.in_queue.add(seconds_between(job->arrived, Clock::now()));
         metrics_.prompt_tokens += work.prompt.size();
-        open_.emplace(id, Open{job, choice});
     } catch (...) {
         fail(job, failure_of(std::current_exception()));
     }
@@ -269,14 +275,9 @@ void Desk::end(Open& open, const decode::Generated& made) {
     const JobPtr& job = open.job;
     const double took = seconds_between(job->arrived, Clock::now());
     metrics_.found_tokens += static_cast<std::uint64_t>(made.found);
+    if (job->over) return;  // it is counted already
     if (made.reason == decode::StopReason::cancelled) {
-        ++metrics_.ended_abort;
-        if (job->over) return;
-        if (!job->sink->gone() && job->late()) {
-            ++metrics_.timed_out;
-            return fail(job, Failure::late());
-        }
-        job->over = true;  // the client has disconnected
+        give_up(job);  // it was late, or its client had left: both remain so
         return;
     }
     ++(cut_short(made.reason) ? metrics_.ended_length : metrics_.ended_stop);
@@ -294,37 +295,63 @@ void Desk::end(Open& open, const decode::Generated& made) {
         const std::lock_guard lock(mutex_);
         seconds_a_text_ += kWeight * (ran - seconds_a_text_);
     }
-    if (job->over) return;
     --job->left;
     delivery_.call([job, choice = open.choice, made] { job->sink->ended(choice, made); });
     if (job->left == 0) job->over = true;
 }
 
+// A request that is over has counted each of its texts once: those that ended before in end(), the
+// rest here or in give_up().
 void Desk::fail(const JobPtr& job, const Failure& failure) {
-    if (std::exchange(job->over, true)) return;
-    ++metrics_.ended_error;
+    if (job->over) return;
     delivery_.call([job, failure] { job->sink->failed(failure); });
+    job->over = true;
+    metrics_.ended_error += static_cast<std::uint64_t>(job->left);
 }
 
 void Desk::fail(Embedding& embedding, const Failure& failure) {
     delivery_.call([sink = embedding.sink, failure] { sink->failed(failure); });
 }
 
+void Desk::fail(const Unit& unit, const Failure& failure) {
+    unit.embedding ? fail(*unit.embedding, failure) : fail(unit.job, failure);
+}
+
+bool Desk::give_up(const JobPtr& job) {
+    if (job->over) return true;
+    if (job->sink->gone()) {
+        job->over = true;
+        metrics_.ended_abort += static_cast<std::uint64_t>(job->left);
+        return true;
+    }
+    if (!job->late()) return false;
+    fail(job, Failure::late());
+    ++metrics_.timed_out;
+    return true;
+}
+
+bool Desk::give_up(Embedding& embedding) {
+    if (embedding.sink->gone()) return true;
+    if (Clock::now() <= embedding.deadline) return false;
+    fail(embedding, Failure::late());
+    ++metrics_.timed_out;
+    return true;
+}
+
 void Desk::fail_all(const Failure& failure) {
-    std::map<std::string, std::deque<Unit>> queues;
+    Turns<Unit> waiting;
     std::vector<Unit> dropped;
     {
         const std::lock_guard lock(mutex_);
-        queues = std::exchange(queues_, {});
+        waiting = std::exchange(waiting_, {});
         dropped = std::exchange(dropped_, {});
-        queued_ = embedding_ = 0;
+        embedding_ = 0;
     }
-    const auto refuse = [&](const Unit& unit) {
-        if (!unit.embedding && !unit.job) return;  // forget_left() ran out of memory
-        unit.embedding ? fail(*unit.embedding, failure) : fail(unit.job, failure);
-    };
-    for (const auto& [client, queue] : queues) std::ranges::for_each(queue, refuse);
-    std::ranges::for_each(dropped, refuse);
+    waiting.erase_if([&](const Unit& unit) {
+        fail(unit, failure);
+        return true;
+    });
+    for (const Unit& unit : dropped) fail(unit, failure);
     scheduler_.reset();
     for (auto& [id, open] : std::exchange(open_, {})) fail(open.job, failure);
     for (const auto& embedding : std::exchange(embeddings_, {})) fail(*embedding, failure);
@@ -346,8 +373,8 @@ void Desk::show() {
         }
     }
     const std::lock_guard lock(mutex_);
-    metrics_.waiting =
-        static_cast<std::int64_t>(queued_ + embedding_ + (scheduler_ ? scheduler_->waiting() : 0));
+    metrics_.waiting = static_cast<std::int64_t>(waiting_.size() + embedding_ +
+                                                 (scheduler_ ? scheduler_->waiting() : 0));
 }
 
 }  // namespace mr::serve

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <list>
 #include <map>
@@ -25,6 +24,7 @@
 #include "serve/delivery.h"
 #include "serve/failure.h"
 #include "serve/metrics.h"
+#include "serve/turns.h"
 
 namespace mr::serve {
 
@@ -117,26 +117,42 @@ class Desk {
         int choice = 0;
     };
 
-    void put(const std::string& client, std::vector<Unit> units);  // desk_queue.cpp, to forget_left
-    bool make_room(const std::string& client, std::size_t count);  // needs the mutex
-    static std::size_t droppable(const std::deque<Unit>& queue, std::size_t need, std::size_t keep);
-    static std::size_t waiting_units(const std::deque<Unit>& queue, std::size_t end);
-    Failure queue_full() const;  // needs the mutex
-    bool next_unit(Unit& out);
+    // desk_queue.cpp: any thread
+    using Queue = Turns<Unit>::Queue;
+    void put(const std::string& client, std::vector<Unit> units);
+    // These two need the mutex.
+    bool make_room(const std::string& client, std::size_t count);
+    Failure queue_full() const;
+    // Units at the end of `queue` that make up its latest requests, `need` units or a little more;
+    // 0: fewer than `keep` units would be left, or such a request has begun.
+    static std::size_t droppable(const Queue& queue, std::size_t need, std::size_t keep);
+    // Units of the request whose last one is queue[end - 1]; 0: some of its texts have begun.
+    static std::size_t waiting_units(const Queue& queue, std::size_t end);
+    // desk_queue.cpp: the engine's thread
+    std::optional<Unit> next_text();
+    void take_embeddings();
     void forget_left();
+
+    // desk.cpp: the engine's thread
     void drive();
     bool turn();
     void fill();
-    void begin(Unit& unit);
+    void begin(const Unit& unit);
     void step();
     void take_ended();
     void end(Open& open, const decode::Generated& made);
     void fail(const JobPtr& job, const Failure& failure);
     void fail(Embedding& embedding, const Failure& failure);
+    void fail(const Unit& unit, const Failure& failure);
     void fail_all(const Failure& failure);
-    bool embed_piece();  // desk_embed.cpp
-    void show();         // gauges
+    // Ends what is late or whose client has left; false: it is neither.
+    bool give_up(const JobPtr& job);
+    bool give_up(Embedding& embedding);
+    void show();  // gauges
     bool busy() const { return !open_.empty() || !embeddings_.empty(); }
+
+    // desk_embed.cpp: the engine's thread
+    bool embed_piece();
 
     std::unique_ptr<model::Engine> engine_;
     const model::Model* model_;
@@ -154,10 +170,8 @@ class Desk {
 
     mutable std::mutex mutex_;
     std::condition_variable work_, drained_;
-    std::map<std::string, std::deque<Unit>> queues_;  // by client; no queue is empty
-    std::string last_client_;                         // the last client served
-    std::vector<Unit> dropped_;                       // made room for others: to be told
-    std::size_t queued_ = 0;
+    Turns<Unit> waiting_;
+    std::vector<Unit> dropped_;  // made room for others: to be told
     std::size_t embedding_ = 0;  // in embeddings_: counted as waiting
     double seconds_a_text_ = 1;  // recent run time of a text
     bool draining_ = false, cut_ = false, leaving_ = false, idle_ = true;

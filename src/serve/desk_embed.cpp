@@ -37,12 +37,8 @@ bool Desk::embed_piece() {
         --embedding_;
         return true;
     };
-    if (e.sink->gone()) return leave();
+    if (give_up(e)) return leave();
     try {
-        if (Clock::now() > e.deadline) {
-            ++metrics_.timed_out;
-            throw Failure::late();
-        }
         const std::vector<std::int32_t>& ids = e.texts[e.vectors.size()];
         const auto count = static_cast<std::int64_t>(ids.size());
         if (!e.sequence) {

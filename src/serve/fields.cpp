@@ -143,7 +143,7 @@ constexpr Field kTokenize[] = {
     {"with_pieces", K::boolean, 0, 0, "false", "of every token the text as well"},
 };
 constexpr Field kDetokenize[] = {
-    {"tokens", K::list, 0, 4194304, "required", "token ids"},
+    {"tokens", K::list, 0, 2000000, "required", "token ids"},
 };
 constexpr Field kTemplate[] = {
     {"messages", K::list, 1, 65536, "required", "as in `/v1/chat/completions`"},
@@ -151,6 +151,19 @@ constexpr Field kTemplate[] = {
     {"tools", K::list, 0, kTools, "none", "as in `/v1/chat/completions`"},
     {"chat_template_kwargs", K::object, 0, 64, "none", "further variables of the chat template"},
 };
+
+// A longer list could not be read at all.
+template <std::size_t N>
+constexpr bool lists_can_be_read(const Field (&table)[N]) {
+    return std::all_of(table, table + N, [](const Field& field) {
+        return field.kind != K::list || field.most < static_cast<double>(kMostValues);
+    });
+}
+static_assert(lists_can_be_read(kSampling) && lists_can_be_read(kMoreSampling) &&
+              lists_can_be_read(kChat) && lists_can_be_read(kCompletions) &&
+              lists_can_be_read(kEmbeddings) && lists_can_be_read(kMessages) &&
+              lists_can_be_read(kTokenize) && lists_can_be_read(kDetokenize) &&
+              lists_can_be_read(kTemplate));
 
 using Table = std::vector<Field>;
 

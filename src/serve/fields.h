@@ -13,6 +13,9 @@
 
 namespace mr::serve {
 
+// JSON values of a request's body at most: its lists' entries, and keys.
+inline constexpr std::size_t kMostValues = std::size_t{1} << 21;
+
 enum class FieldKind {
     boolean,
     integer,

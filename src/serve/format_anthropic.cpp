@@ -61,6 +61,7 @@ class MessagesFormat final : public Format {
                                   : text_block(fmt::format(R"({{"name": "{}", "arguments": {})",
                                                            call.name, call.arguments));
         }
+        if (!made.rest.empty()) content += ',' + text_block(made.rest);
         return message(content, &choices[0], made.called(), usage.completion);
     }
 

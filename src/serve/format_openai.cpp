@@ -183,7 +183,8 @@ class ChatFormat final : public OpenAiFormat {
         JsonWriter json;
         json.begin_object().member("index", choice).key("message").begin_object();
         json.member("role", "assistant").key("content");
-        made.text.empty() && !made.calls.empty() ? json.null() : json.value(made.text);
+        const std::string content = made.text + made.rest;
+        content.empty() && !made.calls.empty() ? json.null() : json.value(content);
         json.key("refusal").null();
         if (!made.calls.empty()) {
             json.key("tool_calls").begin_array();

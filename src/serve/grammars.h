@@ -5,7 +5,8 @@
 // one more is made, all held grammars together may take kMostBytes, plus text_bytes() for each text
 // that may run. Grammars in use grow beyond that, each by up to about 10 MB and its masks besides
 // its network (text/grammar/constraint.h); text_bytes() is the room for that. A text that still
-// uses an old store after its grammar has begun a new one holds the old one, which is not counted.
+// uses an old store after its grammar has begun a new one holds the old one, which is not counted:
+// at most one for each text that runs, of about 10 MB.
 #pragma once
 
 #include <cstdint>

@@ -66,10 +66,6 @@ std::size_t most_bodies_of_client(const HttpOptions& options, bool loopback) {
     return loopback ? options.all_bodies : std::max(options.all_bodies / 4, options.body_bytes);
 }
 
-HttpReply HttpHost::refusal(int status, const std::string& problem) const {
-    return handlers.refuse(status, problem);
-}
-
 void HttpHost::listen() {
     const std::string where = fmt::format("{} port {}", options.host, options.port);
     error_code problem;
@@ -145,8 +141,9 @@ void HttpHost::take(tcp::socket socket) {
     const bool all_full = connections.size() >= options.connections;
     if (all_full || own >= most_of_client(options, client.loopback)) {
         const HttpReply full =
-            refusal(503, all_full ? "there are as many connections as may be"
-                                  : "this client has as many connections as it may have");
+            handlers.refuse({}, 503,
+                            all_full ? "there are as many connections as may be"
+                                     : "this client has as many connections as it may have");
         const std::string text =
             head_text(full, {}, {.keep_alive = false, .length = full.body.size()}) + full.body;
         error_code ignored;
@@ -220,15 +217,16 @@ void HttpHost::give_to_worker(HttpExchangePtr exchange) {
     {
         const std::lock_guard lock(work_mutex);
         const bool is_long = request.body.size() > kLongBody;
-        (is_long ? long_requests : requests).put(client, std::move(exchange));
+        (is_long ? long_requests : requests).put(client, {std::move(exchange)});
     }
     work_there.notify_one();
 }
 
 void HttpHost::take_from_workers(const HttpExchangePtr& exchange) {
     const std::lock_guard lock(work_mutex);
-    requests.erase(exchange);
-    long_requests.erase(exchange);
+    for (auto* const turns : {&requests, &long_requests}) {
+        turns->erase_if([&](const HttpExchangePtr& other) { return other == exchange; });
+    }
 }
 
 void HttpHost::work() {
@@ -243,7 +241,7 @@ void HttpHost::work() {
                 return leaving || is_long || !requests.empty();
             });
             if (leaving) return;
-            exchange = (is_long ? long_requests : requests).take();
+            exchange = *(is_long ? long_requests : requests).take();
             long_running += is_long;
         }
         if (exchange->gone()) {
@@ -275,7 +273,8 @@ void HttpHost::call_handler(const HttpExchangePtr& exchange) {
     } catch (const std::exception& error) {
         const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
         if (memory) hold_back_memory_again();
-        exchange->reply(refusal(500, memory ? "out of memory" : error.what()));
+        exchange->reply(
+            handlers.refuse(exchange->request(), 500, memory ? "out of memory" : error.what()));
         exchange->cut();  // if an answer had begun
     }
 }
@@ -321,8 +320,7 @@ HttpServer::~HttpServer() {
     for (std::thread& thread : host.threads) {
         if (thread.joinable()) thread.join();
     }
-    host.requests.clear();
-    host.long_requests.clear();
+    host.requests = host.long_requests = {};
     host.woken.clear();  // connections hold their owner
 }
 

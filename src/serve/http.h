@@ -24,6 +24,7 @@ struct HttpRequest {
     Headers headers;                  // names in lower case
     std::string body;                 // until its handler returns, which frees it
     std::string peer;                 // the address, without the port
+    bool old_version = false;         // HTTP/1.0
 
     // The value of the first header of that name (in lower case); empty: none.
     std::string_view header(std::string_view name) const;
@@ -99,8 +100,10 @@ struct HttpHandlers {
     std::function<void(const ExchangePtr&)> handle;
     // Additional headers of every answer, refusals included.
     std::function<Headers(const HttpRequest&)> extra;
-    // The answer to an invalid request, or one beyond a limit.
-    std::function<HttpReply(int status, const std::string& problem)> refuse;
+    // The answer to an invalid request, or one beyond a limit: what is known of it, which may be
+    // nothing.
+    std::function<HttpReply(const HttpRequest& head, int status, const std::string& problem)>
+        refuse;
     std::function<void(const Access&)> done;
     // Requests wait for a worker in a queue of this name, and the queues take turns. Unset: one for
     // each address.
@@ -150,7 +153,7 @@ struct HeadProblem {
     int status = 400;
     const char* text = "";
 };
-std::optional<HeadProblem> problem_of_head(const HttpRequest& head, bool old_version);
+std::optional<HeadProblem> problem_of_head(const HttpRequest& head);
 
 // Only ASCII letters.
 std::string lower_case(std::string_view text);

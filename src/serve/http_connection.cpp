@@ -258,6 +258,7 @@ HttpRequest HttpConnection::request_of_head() const {
     out.path = target.substr(0, mark);
     if (mark != std::string::npos) out.query = target.substr(mark + 1);
     out.peer = peer_;
+    out.old_version = message.version() < 11;
     for (const auto& field : message) {
         out.headers.emplace_back(lower_case(std::string(field.name_string())),
                                  std::string(field.value()));
@@ -268,8 +269,7 @@ HttpRequest HttpConnection::request_of_head() const {
 // Returns whether to read the rest of the request.
 bool HttpConnection::take_head() {
     head_ = request_of_head();
-    const unsigned version = parser_->get().version();
-    if (const auto problem = problem_of_head(head_, version < 11)) {
+    if (const auto problem = problem_of_head(head_)) {
         refuse(problem->status, problem->text);
         return false;
     }
@@ -277,7 +277,7 @@ bool HttpConnection::take_head() {
         answer_at_once(std::move(*refused));
         return false;
     }
-    if (version < 11) return true;  // no Expect header there
+    if (head_.old_version) return true;  // no Expect header there
     const std::string expect = lower_case(head_.header("expect"));
     if (!expect.empty() && expect != "100-continue") {
         refuse(417, "of expectations only '100-continue' is met");
@@ -291,13 +291,13 @@ bool HttpConnection::take_head() {
 }
 
 void HttpConnection::refuse(int status, const std::string& problem) {
-    answer_at_once(server_->refusal(status, problem), true);
+    if (!has_head_) head_ = parser_ ? request_of_head() : HttpRequest{};
+    answer_at_once(server_->handlers.refuse(head_, status, problem), true);
 }
 
 // Answers before the request is complete. `last`: bytes after it cannot be trusted and are not
 // read, e.g. because the end of the request is unknown.
 void HttpConnection::answer_at_once(HttpReply reply, bool last) {
-    if (!has_head_) head_ = parser_ ? request_of_head() : HttpRequest{};
     head_.peer = peer_;
     const bool whole = parser_ && parser_->is_done() && !last;
     broken_ = !whole;

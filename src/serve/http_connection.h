@@ -96,7 +96,6 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     std::vector<std::shared_ptr<HttpConnection>> all_connections() const {
         return {connections.begin(), connections.end()};
     }
-    HttpReply refusal(int status, const std::string& problem) const;
 
     const HttpOptions options;
     HttpHandlers handlers;

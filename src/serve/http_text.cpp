@@ -28,7 +28,7 @@ std::string lower_case(std::string_view text) {
     return out;
 }
 
-std::optional<HeadProblem> problem_of_head(const HttpRequest& head, bool old_version) {
+std::optional<HeadProblem> problem_of_head(const HttpRequest& head) {
     if (head.path.empty() || (head.path[0] != '/' && head.path != "*")) {
         return HeadProblem{400, "the target of a request is a path here"};
     }
@@ -38,7 +38,7 @@ std::optional<HeadProblem> problem_of_head(const HttpRequest& head, bool old_ver
         (!encoding.empty() && lower_case(encoding) != "chunked")) {
         return HeadProblem{501, "of transfer encodings only 'chunked' is taken"};
     }
-    if (!encoding.empty() && old_version) {
+    if (!encoding.empty() && head.old_version) {
         return HeadProblem{400, "HTTP/1.0 has no transfer encodings"};
     }
     const std::string_view length = head.header("content-length");

@@ -22,8 +22,8 @@ using Json = nlohmann::json;
 // An exchange that keeps its answer.
 class CaughtExchange final : public Exchange {
   public:
-    CaughtExchange(std::string path, std::string body) {
-        request_.method = "POST";
+    CaughtExchange(std::string path, std::string body, std::string method = "POST") {
+        request_.method = std::move(method);
         request_.path = std::move(path);
         request_.body = std::move(body);
     }
@@ -100,11 +100,17 @@ class ApiTest : public testing::Test {
         api_.reset();
         desk_ = std::make_unique<Desk>(model::make_engine(loaded, engine),
                                        DeskOptions{.sequences = 2}, metrics_);
-        api_ = std::make_unique<Api>(*desk_, gate_, metrics_,
-                                     ApiOptions{.model = "tiny", .verbose_usage = true});
+        api_ = std::make_unique<Api>(
+            *desk_, gate_, metrics_,
+            ApiOptions{.model = "tiny", .aliases = {"a b%"}, .verbose_usage = true});
     }
     std::pair<int, std::string> send(const std::string& path, const Json& body) {
         const auto exchange = std::make_shared<CaughtExchange>(path, body.dump());
+        api_->handle(exchange);
+        return exchange->wait();
+    }
+    std::pair<int, std::string> get(const std::string& path) {
+        const auto exchange = std::make_shared<CaughtExchange>(path, "", "GET");
         api_->handle(exchange);
         return exchange->wait();
     }

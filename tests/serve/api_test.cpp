@@ -65,6 +65,68 @@ TEST_F(ApiTest, TooManyEchoesAreRefusedBeforeTheyAreMade) {
     EXPECT_LT(peak_memory(), before + (128 << 20));
 }
 
+TEST_F(ApiTest, NamesOfModelsInPathsAreDecoded) {
+    open();
+    for (const char* name : {"tiny", "t%69ny", "a%20b%25"}) {
+        const auto [status, answer] = get(std::string("/v1/models/") + name);
+        EXPECT_EQ(status, 200) << name << answer;
+    }
+    for (const auto& [name, wanted] : {std::pair{"tin%79%79", 404},
+                                       {"%00", 404},
+                                       {"%", 400},
+                                       {"tiny%2", 400},
+                                       {"%-1", 400},
+                                       {"%7gtiny", 400}}) {
+        const auto [status, answer] = get(std::string("/v1/models/") + name);
+        EXPECT_EQ(status, wanted) << name << answer;
+        EXPECT_EQ(Json::parse(answer)["error"]["param"], "model");
+    }
+}
+
+// The longest list that the table of fields allows is read, and a longer one is refused as such.
+TEST_F(ApiTest, DetokenizeTakesAsManyTokensAsItSays) {
+    open();
+    std::string body = R"({"tokens":[)";
+    for (int i = 0; i < 2000000; ++i) body += "5,";
+    const auto ask = [&](const std::string& end) {
+        const auto exchange = std::make_shared<CaughtExchange>("/detokenize", body + end);
+        api_->handle(exchange);
+        return exchange->wait();
+    };
+    body.pop_back();
+    EXPECT_EQ(ask("]}").first, 200);
+    const auto [status, answer] = ask(",5]}");
+    EXPECT_EQ(status, 400);
+    EXPECT_EQ(Json::parse(answer)["error"]["param"], "tokens") << answer;
+}
+
+// Also where the transport refuses the request before the API sees it.
+TEST(Api, RefusalsHaveTheFormatOfTheirRoute) {
+    const struct {
+        int status;
+        const char *openai, *anthropic;
+    } cases[] = {{408, "invalid_request_error", "invalid_request_error"},
+                 {413, "invalid_request_error", "request_too_large"},
+                 {431, "invalid_request_error", "invalid_request_error"},
+                 {500, "server_error", "api_error"},
+                 {503, "server_error", "api_error"}};
+    for (const auto& c : cases) {
+        const auto body = [&](const char* path) {
+            HttpRequest head;
+            head.path = path;
+            return Json::parse(Api::refuse(head, c.status, "no").body);
+        };
+        for (const char* path : {"", "/v1/chat/completions"}) {
+            EXPECT_EQ(body(path)["error"]["type"], c.openai) << path << c.status;
+            EXPECT_FALSE(body(path).contains("type"));
+        }
+        for (const char* path : {"/v1/messages", "/v1/messages/count_tokens"}) {
+            EXPECT_EQ(body(path)["type"], "error") << path;
+            EXPECT_EQ(body(path)["error"]["type"], c.anthropic) << path << c.status;
+        }
+    }
+}
+
 const Json kTalk = {{{"role", "user"}, {"content", "Hi"}}};
 
 Json tool(const Json& function) { return {{{"type", "function"}, {"function", function}}}; }

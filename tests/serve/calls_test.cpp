@@ -65,6 +65,23 @@ TEST(CallReader, CutAnywhere) {
     }
 }
 
+// A later call that is cut off before its arguments is text, too, behind the calls.
+TEST(CallReader, NoByteOfALaterCallIsLost) {
+    const std::string first = R"({"name":"a","arguments":{}})", list = "[" + first + ",";
+    for (std::size_t end = 0; end < kOne.find("{}") + 1; ++end) {
+        const std::string cut = kOne.substr(0, end);
+        const CalledText made = read_calls(kPlain, list + cut);
+        EXPECT_EQ(shown(made), "|a({})") << cut;
+        EXPECT_EQ(made.rest, cut);
+        EXPECT_EQ(made.called(), cut.empty());
+        EXPECT_EQ(
+            read_calls(kTagged, "I look.<tool_call>" + first + "</tool_call><tool_call>" + cut)
+                .rest,
+            cut);
+    }
+    EXPECT_EQ(read_calls(kPlain, list + kOne + "]").rest, "");
+}
+
 class KeptWire final : public Exchange {
   public:
     const HttpRequest& request() const override { return request_; }
@@ -179,6 +196,8 @@ TEST(Calls, StreamsHaveTheSameWhereverTheyAreCut) {
         {kTwo, kPlain, R"(|a({"x":"}\"]{\\","y":[{"z":1}, 2]})|now({}) tool_calls)",
          R"(|a({"x":"}\"]{\\","y":[{"z":1}, 2]})|now({}) tool_use)"},
         {tagged, kTagged, "I look.\n|now({}) tool_calls", "I look.\n|now({}) tool_use"},
+        {R"([{"name":"a","arguments":{}},{"name":"b","argu)", kPlain,
+         R"({"name":"b","argu|a({}) stop)", R"({"name":"b","argu|a({}) end_turn)"},
         {"a <tool", kTagged, "a <tool stop", "a <tool end_turn"},
         {"", kPlain, " stop", " end_turn"},
     };
@@ -231,6 +250,15 @@ TEST(Calls, WholeAnswers) {
     EXPECT_EQ(message.root()["stop_reason"].text(), "tool_use");
     ASSERT_EQ(message.root()["content"].size(), 2U);
     EXPECT_EQ(message.root()["content"][0]["input"]["x"].text(), "}\"]{\\");
+
+    // What is left of a later call stands behind the first one.
+    const auto later = whole(R"([{"name":"a","arguments":{}},{"name":"b","argu)", true, length);
+    ASSERT_EQ(later.root()["content"].size(), 2U);
+    EXPECT_EQ(later.root()["content"][0]["name"].text(), "a");
+    EXPECT_EQ(later.root()["content"][1]["text"].text(), R"({"name":"b","argu)");
+    const auto openai = whole(R"([{"name":"a","arguments":{}},{"name":"b","argu)", false, length);
+    EXPECT_EQ(openai.root()["choices"][0]["message"]["content"].text(), R"({"name":"b","argu)");
+    EXPECT_EQ(openai.root()["choices"][0]["message"]["tool_calls"].size(), 1U);
 
     // A call that was cut off must not be made.
     const std::string cut = R"({"name":"a","arguments":{"x":"y)";

@@ -39,6 +39,16 @@ TEST(Gate, NamesOfTheServer) {
         EXPECT_EQ(status(gate, request({{"host", host}})), 421) << host;
     }
     EXPECT_EQ(status(gate, request({{"host", "localhost"}, {"host", "localhost"}})), 400);
+    EXPECT_EQ(status(gate, request({})), 421);
+    HttpRequest probe = request({});
+    probe.old_version = true;
+    EXPECT_EQ(status(gate, probe), 200);
+    probe = request({{"host", "evil.example"}});
+    probe.old_version = true;
+    EXPECT_EQ(status(gate, probe), 421);
+    probe = request({{"origin", "http://"}});
+    probe.old_version = true;
+    EXPECT_EQ(status(gate, probe), 403);
 }
 
 TEST(Gate, Origins) {

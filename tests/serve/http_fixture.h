@@ -95,8 +95,9 @@ class Http : public testing::Test {
             if (request.path == "/no-memory-to-begin") throw std::bad_alloc();
             return Headers{{"X-Extra", "yes"}};
         };
-        handlers.refuse = [](int status, const std::string& problem) {
-            return HttpReply{.status = status, .body = problem};
+        handlers.refuse = [](const HttpRequest& head, int status, const std::string& problem) {
+            return HttpReply{
+                .status = status, .body = problem, .headers = {{"X-Refused", head.path}}};
         };
         handlers.done = [this](const Access& access) {
             ++answers_;

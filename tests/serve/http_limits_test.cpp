@@ -27,6 +27,28 @@ TEST_F(Http, TimeEnds) {
     EXPECT_TRUE(body.all().starts_with("HTTP/1.1 408 "));
 }
 
+// The answer's format depends on the route: a refusal has what is known of the request.
+TEST_F(Http, ARefusalKnowsWhatWasRefused) {
+    HttpOptions options;
+    options.body_bytes = 1000;
+    options.header = 300ms;
+    start(options);
+    const auto refused = [&](const std::string& request, int status, const std::string& path) {
+        const std::string answer = ask(request);
+        EXPECT_TRUE(answer.starts_with(fmt::format("HTTP/1.1 {} ", status))) << answer;
+        EXPECT_NE(answer.find(fmt::format("X-Refused: {}\r\n", path)), std::string::npos) << answer;
+    };
+    refused("POST /slow HTTP/1.1\r\nContent-Le", 408, "/slow");
+    refused("POST /sl", 408, "");
+    refused(post("/large", std::string(2000, 'x')), 413, "/large");
+    refused(get("/wide", fmt::format("X-A: {}\r\n", std::string(20000, 'x'))), 431, "/wide");
+    refused(post("/hopes", "x", "Expect: wonders\r\n"), 417, "/hopes");
+    refused(post("/throw", "x", "Connection: close\r\n"), 500, "/throw");
+    options.connections = 0;
+    start(options);
+    refused("", 503, "");
+}
+
 TEST_F(Http, AHeadHasLessTimeThanABody) {
     HttpOptions options;
     options.header = 300ms;
