@@ -22,7 +22,7 @@ OnValue driver_function(const char* name) {
     if (result != cudaDriverEntryPointSuccess || !function) {
         throw Error::device({.field = "bench overlap",
                              .problem = std::string("the GPU's driver has no ") + name,
-                             .remedy = "install a driver for CUDA 12 or newer"});
+                             .remedy = "install a driver for CUDA 12.5 or newer"});
     }
     return reinterpret_cast<OnValue>(function);
 }
@@ -35,7 +35,7 @@ void call(OnValue function, const char* name, const cuda::Stream& stream, std::u
     throw Error::device({.field = "CUDA",
                          .value = std::to_string(static_cast<int>(status)),
                          .problem = std::string(name) + " failed",
-                         .remedy = "look the number up in cuda.h; a driver for CUDA 12 or newer "
+                         .remedy = "look the number up in cuda.h; a driver for CUDA 12.5 or newer "
                                    "has stream memory operations"});
 }
 

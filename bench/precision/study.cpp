@@ -110,18 +110,7 @@ class Trainee {
     // Returns the number of valid rows: the others do not count.
     std::int64_t load(int slot, const train::Batches& from, std::int64_t number) {
         const std::int64_t rows = from.read(static_cast<std::uint64_t>(number), ids_);
-        const std::span<std::int32_t> host = engine_.ops().host_slot(slot);
-        const auto seq = static_cast<std::size_t>(options_.seq);
-        for (std::size_t row = 0; row < static_cast<std::size_t>(options_.batch); ++row) {
-            const std::int32_t* ids = ids_.data() + row * (seq + 1);
-            std::copy_n(ids, seq, host.data() + row * seq);
-            std::int32_t* targets = host.data() + host.size() / 2 + row * seq;
-            if (static_cast<std::int64_t>(row) < rows) {
-                std::copy_n(ids + 1, seq, targets);
-            } else {
-                std::fill_n(targets, seq, -1);
-            }
-        }
+        train::split_windows(ids_, options_.seq, rows, engine_.ops().host_slot(slot));
         engine_.put(slot);
         return rows;
     }

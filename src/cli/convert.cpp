@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/existing_file.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
 #include "cli/options.h"
@@ -27,6 +29,20 @@ struct ConvertOptions {
 };
 
 int convert(const ConvertOptions& options) {
+    if (options.output == "-") {
+        throw Error::usage({.field = "OUT",
+                            .value = "-",
+                            .problem = "a model is not written to standard output",
+                            .remedy = "name a file or a folder"});
+    }
+    const std::string in = named_model(options.shared.model);
+    // The converter has better answers for other names, and for an output that is its own input.
+    const std::filesystem::path target = options.output;
+    std::error_code code;
+    if ((target.extension() == ".gguf" || target.extension() == ".safetensors") &&
+        !std::filesystem::equivalent(in, target, code)) {
+        refuse_existing_file(options.output, options.force);
+    }
     const InterruptGuard guard;  // Ctrl-C throws from the progress line, and nothing is left behind
     ProgressLine line;
     const auto start = std::chrono::steady_clock::now();
@@ -37,8 +53,7 @@ int convert(const ConvertOptions& options) {
     wanted.force = options.force;
     wanted.keep_outliers = options.keep_outliers;
     wanted.progress = line.callback();
-    const model::ConvertResult result =
-        model::convert_model(named_model(options.shared.model), options.output, wanted);
+    const model::ConvertResult result = model::convert_model(in, options.output, wanted);
     line.remove();
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -64,8 +79,8 @@ void add_convert(const Command& app, Action& action) {
     command
         .add_option(
             "in", options->shared.model,
-            "A GGUF file, a Hugging Face folder, the folder of a training run, a llama2.c .bin "
-            "or a bundled model's name")
+            "A GGUF file, a Hugging Face folder, the folder of a training run, a llama2.c .bin, "
+            "random:SHAPE[:TYPE] or a bundled model's name")
         .required();
     command
         .add_option("out", options->output,
@@ -81,8 +96,7 @@ void add_convert(const Command& app, Action& action) {
                     "model without a tokenizer")
         .shown_as("FILE");
     add_ignore_key_option(command, options->shared);
-    command.add_flag("--force", options->force,
-                     "Replace existing files in the OUT folder, or beside an OUT file");
+    command.add_flag("--force", options->force, "Replace existing output files");
     command.add_flag("--keep-outliers", options->keep_outliers,
                      "Keep a matrix in bf16 or f32 where its numbers do not fit into the type");
     add_json_option(command, options->shared);

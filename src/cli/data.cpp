@@ -12,6 +12,7 @@
 #include <string>
 
 #include "cli/caller.h"
+#include "cli/existing_file.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
 #include "cli/options.h"
@@ -30,6 +31,7 @@ struct DataOptions {
     std::uint64_t stories = 1000;
     std::uint64_t seed = 0;
     std::string out;
+    bool force = false;
     SharedOptions shared;  // only --json
 };
 
@@ -88,6 +90,7 @@ class Told {
 int storybook(const DataOptions& options, Caller* caller) {
     Told told(caller);
     const bool to_file = options.out != "-";
+    if (to_file) refuse_existing_file(options.out, options.force);
     std::optional<OutputFile> file;
     if (to_file) file.emplace(options.out);
     Sink sink(to_file ? &*file : nullptr);
@@ -275,6 +278,7 @@ void add_data(const Command& app, Action& action, Caller* caller) {
     command.add_option("--out", options->out, "The file to write; '-': standard output")
         .required()
         .shown_as("FILE");
+    command.add_flag("--force", options->force, "Replace an existing file");
     add_json_option(command, options->shared);
     command.footer("Example:\n  millrace data storybook --stories 1000 --seed 1 --out stories.txt");
     command.callback([options, caller, &action] {

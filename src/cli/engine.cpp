@@ -126,8 +126,7 @@ model::EngineOptions engine_options(const SharedOptions& options) {
     out.pool = options.pool;
     out.kv_type = options.kv_dtype();
     if (out.kv_type == DType::bf16 && !out.cuda) {
-        throw Error::usage({.field = "--kv-type",
-                            .value = "bf16",
+        throw Error::usage({.field = "--kv-type bf16",
                             .problem = "is only supported on a GPU",
                             .remedy = "use f32 or f16"});
     }
@@ -153,22 +152,6 @@ model::EngineOptions options_for(const SharedOptions& options, const model::Mode
     generate.max_tokens =
         static_cast<int>(std::min(wanted, std::max<std::int64_t>(out.context, 1) + 1));
     return out;
-}
-
-observe::RunReport report_of(const model::ModelSpec& spec, const decode::Generated& made,
-                             double load_seconds, double read_bandwidth) {
-    observe::RunReport report;
-    report.load_seconds = load_seconds;
-    report.prompt_tokens = made.prompt_tokens;
-    report.prefill_tokens = made.prefill.tokens;
-    report.prefill_seconds = made.prefill.seconds;
-    report.prefill = made.prefill.ledger;
-    report.decode_steps = made.decode.tokens;
-    if (spec.diffusion) report.passes = made.passes;
-    report.decode_seconds = made.decode.seconds;
-    report.decode = made.decode.ledger;
-    report.read_bandwidth = read_bandwidth;
-    return report;
 }
 
 void refuse_endless(int fd, const std::string& name) {

@@ -8,7 +8,6 @@
 #include "decode/generate.h"
 #include "model/engine.h"
 #include "model/model.h"
-#include "observe/run_report.h"
 
 namespace mr::cli {
 
@@ -37,8 +36,6 @@ model::EngineOptions engine_switches(const SharedOptions& options);
 // generate.max_tokens (< 0: without end) to one more than what fits.
 model::EngineOptions options_for(const SharedOptions& options, const model::Model& model,
                                  std::size_t prompt_tokens, decode::GenerateOptions& generate);
-observe::RunReport report_of(const model::ModelSpec& spec, const decode::Generated& made,
-                             double load_seconds, double read_bandwidth);
 
 // A text named on the command line: a file, a pipe, or standard input for "-".
 std::string read_input(const std::string& path);

@@ -15,6 +15,7 @@
 #include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "cli/version.h"
 #include "core/arena.h"
 #include "core/cpu.h"
 #include "core/cuda/device.h"
@@ -42,6 +43,15 @@ struct InfoOptions {
 // The GPU that a run would use; none if it is not asked for.
 std::optional<cuda::DeviceInfo> find_gpu(const SharedOptions& options) {
     return options.device == "cpu" ? std::nullopt : cuda::device();
+}
+
+// As cuda::why_no_device(). Without a GPU the engine does not come to look at its own kernels.
+std::string why_no_gpu() {
+    const std::string why = cuda::why_no_device();
+    if (why != cuda::no_gpu_found() || kernels_optimised()) return why;
+    constexpr std::string_view kNone = "no GPU found";
+    return fmt::format("{}, and this build's kernels are not optimised (MILLRACE_CUDA_OPTIMIZE){}",
+                       kNone, why.substr(kNone.size()));
 }
 
 std::string version_name(int number) {
@@ -95,7 +105,7 @@ Json machine_json(const SharedOptions& options, const std::optional<cuda::Device
     } else {
         json["gpu"] = nullptr;
         if (options.device != "cpu") {
-            json["why_no_gpu"] = cuda::why_no_device();
+            json["why_no_gpu"] = why_no_gpu();
             json["gpu_passed_over"] = !cuda::passed_over().empty();
         }
     }

@@ -1,4 +1,6 @@
 // millrace profile: a generation, recorded stage by stage.
+#include "decode/profile.h"
+
 #include <fmt/format.h>
 
 #include <memory>
@@ -16,14 +18,6 @@
 #include "cli/terminal.h"
 #include "core/output_file.h"
 #include "decode/prompt.h"
-#include "decode/session.h"
-#include "observe/device_bandwidth.h"
-#include "observe/recorder.h"
-#include "observe/roofline.h"
-#include "observe/run_page.h"
-#include "observe/run_report.h"
-#include "observe/trace.h"
-#include "observe/units.h"
 
 namespace mr::cli {
 namespace {
@@ -49,16 +43,11 @@ int profile(const Command& command, ProfileOptions options) {
             const OutputFile probe(path);
         }
     }
-    std::vector<observe::RooflineSums> sums;
-    for (const char* phase : {"decode", "prefill"}) sums.emplace_back(phase);
-    const auto add = [&](const observe::Step& step) {
-        for (observe::RooflineSums& phase : sums) phase.add(step);
-    };
-    observe::Recorder recorder(options.every_step() ? observe::Recorder::TakeStep() : add);
-    const double load_begin = recorder.now();
-    std::vector<std::int32_t> ids;
+    decode::Profiler profiler(options.every_step());
+    const double load_begin = profiler.recorder().now();
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
-        ids = decode::encode_prompt(model, prompt);
+        use_advice(command, model.generation, options.generate);
+        const auto ids = decode::encode_prompt(model, prompt);
         const int tokens = options.generate.max_tokens;
         model::EngineOptions wanted =
             options_for(options.shared, model, ids.size(), options.generate);
@@ -67,54 +56,28 @@ int profile(const Command& command, ProfileOptions options) {
         use_diffusion(command, options.diffusion, model.spec, wanted, options.generate);
         return wanted;
     });
-    recorder.add_span("load", load_begin, loaded.seconds);
+    profiler.recorder().add_span("load", load_begin, loaded.seconds);
     const std::unique_ptr<model::Engine> opened = make_engine(loaded);
     model::Engine& engine = *opened;
     note_block(options.diffusion, engine.model().spec);
 
-    options.generate.recorder = &recorder;
     const bool words = options.shared.json || !options.html.empty();
     options.generate.keep = words ? decode::Keep::words : decode::Keep::nothing;
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
-    decode::Session session(engine);
     if (!options.shared.json) out(prompt);
-    const decode::Generated made =
-        session.generate(ids, options.generate, [&](std::string_view text) {
+    const decode::Profiled run =
+        profiler.run(engine, prompt, options.generate, loaded.seconds, [&](std::string_view text) {
             if (!options.shared.json) out(text);
             return true;
         });
     if (!options.shared.json) out("\n\n");
-
-    const bool gpu = engine.options().cuda;
-    const observe::Ceilings ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2, true);
-
-    const observe::RunReport report =
-        report_of(engine.model().spec, made, loaded.seconds, ceilings.read);
-    const observe::RunNames names{engine.model().source, observe::device_name(gpu)};
-    std::vector<observe::Roofline> phases;
-    for (const observe::Step& step : recorder.steps()) add(step);
-    for (const observe::RooflineSums& sum : sums) {
-        phases.push_back(sum.under(ceilings));
-        if (phases.back().steps == 0) phases.pop_back();
-    }
-    if (!options.trace.empty()) {
-        observe::write_trace(options.trace, names, recorder.spans(), recorder.steps(), ceilings);
-    }
-    std::string summary = observe::summary_line(report, observe::place_of(gpu));
-    if (made.evicted > 0) {
-        summary += fmt::format("; {} left the window", observe::counted(made.evicted, "token"));
-    }
-    if (!options.html.empty()) {
-        observe::write_page(
-            options.html,
-            observe::run_page({names, summary, prompt, made.text, recorder.spans(),
-                               recorder.steps(), phases,
-                               model::plan_engine(engine.model(), engine.options())}));
-    }
+    const decode::Generated& made = run.made;
+    if (!options.trace.empty()) run.save_trace(options.trace);
+    if (!options.html.empty()) run.save_html(options.html);
 
     if (options.shared.json) {
-        Json json = {{"model", names.model},
-                     {"device", names.device},
+        Json json = {{"model", run.names.model},
+                     {"device", run.names.device},
                      {"prompt", prompt},
                      {"text", made.text},
                      {"ids", made.ids},
@@ -122,18 +85,15 @@ int profile(const Command& command, ProfileOptions options) {
                      {"evicted", made.evicted},
                      {"seed", options.generate.sampling.seed},
                      {"threads", engine.options().threads}};
-        json.update(observe::report_json(report));
-        for (const observe::Roofline& phase : phases) {
+        json.update(observe::report_json(run.report));
+        for (const observe::Roofline& phase : run.phases) {
             json["roofline"][phase.phase] = observe::roofline_json(phase);
         }
         if (!options.trace.empty()) json["trace"] = options.trace;
         if (!options.html.empty()) json["html"] = options.html;
         out(json_text(json));
     } else {
-        for (const observe::Roofline& phase : phases) {
-            out(observe::roofline_table(phase) + "\n");
-        }
-        out(summary + "\n");
+        out(run.table());
         if (!options.trace.empty()) {
             out(fmt::format("trace: {} (open it in ui.perfetto.dev or chrome://tracing)\n",
                             one_line(options.trace)));

@@ -1,6 +1,7 @@
 // millrace COMMAND: parses, calls, prints. Exit codes: 0, 1 bad input, 2 usage, 3 device or memory,
 // 128 + the signal after Ctrl-C (130), SIGTERM or SIGHUP.
 #include <fmt/format.h>
+#include <strings.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -51,8 +52,7 @@ void check_command(const CommandOutline& of, std::string_view word) {
         if (!command.hidden) known.push_back(command.name);
     }
     const std::string near = nearest(word, known);
-    throw Error::usage({.field = "command",
-                        .value = one_line(word),
+    throw Error::usage({.field = one_line(word),
                         .problem = "unknown command",
                         .remedy = near.empty()
                                       ? fmt::format("'{} --help' lists them", of.path)
@@ -90,7 +90,10 @@ std::string as_typed(const CommandOutline& command, const std::vector<std::strin
                      const std::string& name) {
     for (const OptionOutline& option : command.options) {
         const std::vector<std::string> names = option.names();
-        if (std::find(names.begin(), names.end(), name) == names.end()) continue;
+        if (std::find(names.begin(), names.end(), name) == names.end() &&
+            ::strcasecmp(name.c_str(), option.positional.c_str()) != 0) {
+            continue;
+        }
         for (const std::string& word : words) {
             for (const std::string& other : names) {
                 const bool attached = other.starts_with("--") ? word.starts_with(other + "=")
@@ -115,6 +118,10 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
         command = command->get_subcommands().front();
         path += " " + command->get_name();
     }
+    // llama.cpp's name; here it would be -n with the value "gl".
+    if (std::ranges::any_of(typed, [](const std::string& w) { return w.starts_with("-ngl"); })) {
+        return "-ngl: is not an option here: the whole model is on the GPU; --device chooses";
+    }
     std::string problem = one_line(error.what());
     if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {  // "--tokens: 1 required N missing"
         constexpr std::string_view kRequired = ": 1 required ";
@@ -130,17 +137,24 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
             problem = problem.substr(0, at) + ": is given more than once";
         }
     }
-    if (const std::size_t end = problem.find(": "); end != std::string::npos) {
-        problem.replace(0, end,
-                        as_typed(outline_of(*command, path), typed, problem.substr(0, end)));
+    for (const char* after : {": ", " is required", " excludes "}) {
+        if (const std::size_t end = problem.find(after); end != std::string::npos) {
+            problem.replace(0, end,
+                            as_typed(outline_of(*command, path), typed, problem.substr(0, end)));
+            break;
+        }
     }
     if (const auto kinds = command->get_subcommands({}); command != &app && !kinds.empty()) {
         const std::vector<std::string> words = app.remaining(true);
         if (!words.empty() && !words[0].starts_with('-')) {
             check_command(outline_of(*command, path), words[0]);
         }
-        problem = "a command is missing:";
-        for (const CLI::App* kind : kinds) problem += " " + kind->get_name();
+        problem = "name a command: ";
+        for (const CLI::App* kind : kinds) {
+            const bool last = kind == kinds.back();
+            problem += kind == kinds.front() ? "" : last ? " or " : ", ";
+            problem += kind->get_name();
+        }
     } else if (const std::vector<std::string> words = app.remaining(true); !words.empty()) {
         // If an option is also missing, the misspelling is the cause.
         if (!dynamic_cast<const CLI::ValidationError*>(&error)) {

@@ -24,6 +24,7 @@
 #include "cli/sampling.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "decode/profile.h"
 #include "decode/prompt.h"
 #include "decode/scheduler.h"
 #include "observe/device_bandwidth.h"
@@ -235,7 +236,7 @@ void Run::end(const decode::Generated& made) {
 
 void Run::print_json(const decode::Generated& made) {
     const observe::RunReport report =
-        report_of(engine_->model().spec, made, loaded_.seconds, ceilings_.read);
+        decode::report_of(engine_->model().spec, made, loaded_.seconds, ceilings_.read);
     Json json = {{"model", engine_->model().source},
                  {"prompt", prompt_},
                  {"prompt_ids", ids_},
@@ -287,8 +288,9 @@ void Run::print_report() {
     all.prefill = scheduler_->totals().prefill;
     all.decode = scheduler_->totals().decode;
     all.passes = passes_;
-    const observe::RunReport report =
-        report_of(engine_->model().spec, all, loaded_.seconds, ceilings_.read);
+    observe::RunReport report =
+        decode::report_of(engine_->model().spec, all, loaded_.seconds, ceilings_.read);
+    report.together = options_.count > 1;
     if (!json) {
         for (const observe::Roofline& r : rooflines()) {
             err(fmt::format("\n{}", observe::roofline_table(r)));

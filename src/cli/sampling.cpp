@@ -31,8 +31,7 @@ void add_sampling_options(const Command& command, decode::GenerateOptions& optio
         .add_option("--min-p", sampling.min_p,
                     "Drop tokens below X times the probability of the most probable one; 0: none")
         .range(0.0, 1.0)
-        .shows_default()
-        .rare();
+        .shows_default();
     command
         .add_option("--repeat-penalty", sampling.repeat_penalty,
                     "Above 1: recent tokens become less probable")
@@ -48,7 +47,7 @@ void add_sampling_options(const Command& command, decode::GenerateOptions& optio
     command.add_option("--stop", options.stop, "Stop before this text; may be repeated")
         .repeatable()
         .shown_as("WORDS");
-    command.add_flag("--ignore-eos", options.ignore_end, "Go on past the end-of-text token").rare();
+    command.add_flag("--ignore-eos", options.ignore_end, "Go on past the end-of-text token");
     command.group(kOptions);
 }
 

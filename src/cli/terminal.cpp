@@ -74,6 +74,9 @@ void out(std::string_view text) {
             text.remove_prefix(static_cast<std::size_t>(written));
         } else if (errno == EPIPE) {
             throw OutputClosed{};
+        } else if (errno == EAGAIN) {  // another program made it non-blocking
+            pollfd ready{STDOUT_FILENO, POLLOUT, 0};
+            ::poll(&ready, 1, -1);
         } else if (errno != EINTR) {
             throw Error::input({.file = "standard output",
                                 .problem = fmt::format("cannot write: {}", std::strerror(errno))});

@@ -37,9 +37,7 @@ std::vector<std::int32_t> parse_ids(const std::string& list, std::int32_t vocab)
     const char* at = list.data();
     const char* end = at + list.size();
     for (;;) {
-        while (at < end && (*at == ' ' || *at == ',' || *at == '\n' || *at == '[' || *at == ']')) {
-            ++at;
-        }
+        while (at < end && std::string_view(" ,\t\r\n[]").find(*at) != std::string_view::npos) ++at;
         if (at == end) return ids;
         std::int32_t id = 0;
         const auto [rest, error] = std::from_chars(at, end, id);

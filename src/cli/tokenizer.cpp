@@ -90,13 +90,13 @@ int train(const TokenizerOptions& options) {
     const text::BpeTrained trained = trainer.train(line.callback());
     line.remove();
 
-    const std::string json = text::tokenizer_json(trained.data);
-    const std::string config = text::tokenizer_config_json(trained.data);
+    const auto written = text::huggingface_tokenizer(trained.data);
+    MR_CHECK(written, "a trained tokenizer can be written as tokenizer.json");
     make_folder(path);
     OutputFile file(path);
-    file.write(json);
+    file.write(written->tokenizer);
     OutputFile config_file((fs::path(path).replace_filename(kConfigName)).string());
-    config_file.write(config);
+    config_file.write(written->config);
     config_file.commit();
     file.commit();
 

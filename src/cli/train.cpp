@@ -126,7 +126,10 @@ train::TrainResult train_as_asked(const TrainAsked& asked, const std::string& li
         wanted.pipeline_schedule = wanted.schedule;
         wanted.schedule = train::TrainOptions().schedule;
     }
-    if (!wanted.init.empty()) wanted.init = named_model(wanted.init, "--init");
+    if (!wanted.init.empty()) {
+        wanted.init = named_model(wanted.init, "--init");
+        if (!asked.command.given("--lr")) wanted.lr = kInitRate;
+    }
     settle(wanted);
     return train::train(wanted, events, comm);
 }

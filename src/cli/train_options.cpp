@@ -134,7 +134,10 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
         .one_of({"1/t", "none"})
         .shows_default();
     c.group("The optimizer");
-    of_new_run("--lr", t.lr, "Learning rate after the warm-up").shows_default();
+    of_new_run("--lr", t.lr,
+               fmt::format("Learning rate after the warm-up; default: {}, or {} with --init", t.lr,
+                           kInitRate)
+                   .c_str());
     of_new_run("--min-lr", t.min_lr, "... at the end; default: --lr / 10");
     of_new_run("--warmup", t.warmup,
                "Warm-up steps; default: a twentieth of --steps, at most 1000");

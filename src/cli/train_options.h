@@ -12,6 +12,10 @@
 
 namespace mr::cli {
 
+// The learning rate of a run from --init. A new model's default would undo what the model has
+// learned: 950 stories, 60 steps, storyteller: validation 0.379 after 1e-3, 0.350 after 1e-4.
+constexpr double kInitRate = 1e-4;
+
 // A training run as asked for. Lives as long as the parser.
 struct TrainAsked {
     explicit TrainAsked(Command added) : command(added) {}

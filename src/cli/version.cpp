@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 #include "core/commit.h"
 #include "millrace/millrace.h"
 
@@ -11,6 +13,10 @@ std::string version_line() {
     const std::string commit = mr::commit();
     return fmt::format("millrace {}{}, {}, {}", millrace::version(),
                        commit.empty() ? "" : ", commit " + commit, MR_COMPILER, MR_CUDA_VERSION);
+}
+
+bool kernels_optimised() {
+    return std::string_view(MR_CUDA_VERSION).find("not optimised") == std::string_view::npos;
 }
 
 }  // namespace mr::cli

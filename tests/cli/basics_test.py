@@ -2,6 +2,7 @@
 import os
 import re
 import subprocess
+import time
 
 import driver
 
@@ -20,6 +21,20 @@ class Basics(driver.CliTest):
                 done = subprocess.run([driver.BIN, option], stdout=full, stderr=subprocess.PIPE)
                 self.assertEqual(done.returncode, 1, option)
                 self.assertIn(b"standard output", done.stderr)
+
+    def test_output_that_does_not_block_is_waited_for(self):
+        """A parent may share a pipe that it made non-blocking; this one reads late."""
+        text = self.ok("data", "storybook", "--stories", 400, "--seed", 1, "--out", "-").out
+        self.assertGreater(len(text), 1 << 17)  # more than a pipe holds
+        ours, theirs = os.pipe()
+        os.set_blocking(theirs, False)
+        with subprocess.Popen([driver.BIN, "data", "storybook", "--stories", "400", "--seed", "1",
+                               "--out", "-"], stdout=theirs, stderr=subprocess.PIPE) as process:
+            os.close(theirs)
+            time.sleep(0.3)
+            with os.fdopen(ours, "rb") as pipe:
+                self.assertEqual(pipe.read().decode(), text)
+            self.assertEqual(process.wait(), 0, process.stderr.read())
 
     def test_help_lists_commands_and_each_has_an_example(self):
         commands = self.commands()
@@ -108,7 +123,10 @@ class Basics(driver.CliTest):
         if machine["gpu"] is None:
             self.assertGreater(len(machine["why_no_gpu"]), 10)
             if not os.path.exists("/proc/driver/nvidia/version"):
-                self.assertRegex(machine["why_no_gpu"], "^(no GPU found|this build has no CUDA engine);")
+                self.assertRegex(machine["why_no_gpu"], "^(no GPU found(, and this build's kernels are not optimised .*)?|"
+                                                        "this build has no CUDA engine);")
+                if "kernels not optimised" in self.ok("--version").out:
+                    self.assertIn("MILLRACE_CUDA_OPTIMIZE", machine["why_no_gpu"])
             what = "not used" if machine["gpu_passed_over"] else "none"
             self.assertIn(f"gpu         {what}: ", self.ok("info", "--device", "auto").out)
             return

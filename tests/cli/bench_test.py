@@ -73,7 +73,8 @@ class Bench(driver.CliTest):
         few = ("--prompt", 4, "-n", 2, "--reps", 1, "--warmup", 0)
         self.ok("bench", "decode", MODEL, *few, "--disable", ",".join(words))
         self.ok("bench", "decode", "--disable", "fuse", MODEL, *few)  # takes one word
-        self.ok("profile", "-p", "Once", "-n", 2, "--disable", "repack,graph")
+        profiled = self.ok("profile", "-p", "Once", "-n", 2, "--disable", "repack,graph").out
+        self.assertLess(profiled.index("prefill:"), profiled.index("decode:"))
         for command in (("bench", "decode", MODEL), ("bench", "prefill", MODEL),
                         ("bench", "load", MODEL), ("profile", "-p", "Once")):
             self.fails(2, *command, "--disable", "fuse,frobnicate",
@@ -112,7 +113,8 @@ class Bench(driver.CliTest):
             self.assertGreater(got["mapped_bytes"], 0.99 * got["weight_bytes"])
 
     def test_norm(self):
-        self.fails(3, "bench", "norm", env={"CUDA_VISIBLE_DEVICES": ""})
+        self.fails(3, "bench", "norm", env={"CUDA_VISIBLE_DEVICES": ""},
+                   says=["bench norm: measures a GPU", "millrace info"])
         self.fails(3, "bench", "norm", "random:llama-2-7b:bf16", env={"CUDA_VISIBLE_DEVICES": ""})
         self.fails(2, "bench", "norm", "random:llama-9000b", says="llama-2-7b")
         self.fails(2, "bench", "norm", "--type", "q8_0", says="--type")
@@ -179,7 +181,7 @@ class Bench(driver.CliTest):
     def test_overlap_errors(self):
         """Reported before looking for a GPU."""
         overlap = ("bench", "overlap")
-        self.fails(2, *overlap, says="model")
+        self.fails(2, *overlap, says="MODEL is required")
         self.fails(2, *overlap, "random:llama-9000b", says="llama-2-7b")
         self.fails(2, *overlap, "random:sdar-4b", says=["model", "is a diffusion model"])
         for arguments, says in (
@@ -334,6 +336,7 @@ class Bench(driver.CliTest):
         text = self.ok("bench", "train", driver.REFERENCE / "llama2", *shape).out
         for part in ("tok/s", "ms per step", "memory", "parameters", "linear", "us each"):
             self.assertIn(part, text)
+        self.assertNotIn("linear: linear", text)
 
     def test_train_to_fill_in_blocks(self):
         shape = ["--batch", 2, "--seq", 16, "--steps", 2, "--warmup", 0, "--device", "cpu"]
@@ -359,7 +362,7 @@ class Bench(driver.CliTest):
 
     def test_train_errors(self):
         llama = driver.REFERENCE / "llama2"
-        self.fails(2, "bench", "train", says="model")
+        self.fails(2, "bench", "train", says="MODEL is required")
         self.fails(2, "bench", "train", llama, "--batch", "many", "--seq", 16, says="--batch")
         # On a CPU a batch that fills its memory would take too long.
         self.fails(2, "bench", "train", llama, "--batch", "auto", "--seq", 16, "--device", "cpu",

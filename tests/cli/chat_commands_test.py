@@ -86,6 +86,7 @@ class Commands(driver.CliTest):
         path = self.folder / "talk of ours.json"
         want, err = self.chat("Hello", f"/save {path}", "And you?", options=("--system", "Be brief."))
         self.assertEqual(err, [f"saved {path}"])
+        self.assertEqual(path.stat().st_mode & 0o777, 0o600, "a conversation is private")
         saved = json.loads(path.read_text())
         self.assertEqual(saved["model"], str(MODEL))
         self.assertEqual([m["role"] for m in saved["messages"]], ["system", "user", "assistant"])

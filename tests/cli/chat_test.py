@@ -18,7 +18,7 @@ class Chat(driver.CliTest):
         result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "--json",
                          stdin=b"Hello there\n\nHow are you?\n/clear\nHello there\n")
         # The model has no template; in a pipe a message says so, too.
-        self.assertRegex(result.err, r"^note: .*no chat template.*plain.*--chat-template.*\n$")
+        self.assertRegex(result.err, r"^note: this model has no chat template.*plain.*--chat-template.*\n$")
         answers = [json.loads(line) for line in result.out.splitlines()]
         self.assertEqual(len(answers), 3)
         self.assertEqual({a["role"] for a in answers}, {"assistant"})

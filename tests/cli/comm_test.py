@@ -36,6 +36,8 @@ class Alone(driver.CliTest):
         self.assertEqual({m["bytes_sent"] for m in got["measured"]}, {0})
 
     def test_bad_numbers_are_one_line(self):
+        self.assertEqual(self.ok("bench", "comm").out,
+                         "comm: 1 rank, which sends nothing: start it with mpirun -n N\n")
         self.fails(2, "bench", "comm", "--reps", 0, says="--reps")
         self.fails(2, "bench", "comm", "--comm-timeout", -1, says="--comm-timeout")
 

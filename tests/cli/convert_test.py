@@ -51,7 +51,8 @@ class Convert(driver.CliTest):
         (self.folder / "dir.gguf").mkdir()
         self.fails(1, "convert", MODEL, self.folder / "dir.gguf", says="dir.gguf")
         self.fails(2, "convert", MODEL, self.folder / "o.gguf", "--type", "q3_k", says="--type")
-        self.fails(2, "convert", MODEL, says="out")
+        self.fails(2, "convert", MODEL, says="OUT is required")
+        self.fails(2, "convert", MODEL, "-", says="not written to standard output")
         self.assertEqual(sorted(p.name for p in self.folder.iterdir()), ["dir.gguf"])
 
     def test_a_failure_keeps_what_was_there(self):
@@ -64,6 +65,17 @@ class Convert(driver.CliTest):
         self.fails(2, "convert", MODEL, target, "--type", "f16", says="--force")
         self.fails(1, "convert", MODEL, target, "--type", "f16", "--force", says="tokenizer.json")
         self.assertEqual({p.name: p.read_bytes() for p in target.iterdir() if p.is_file()}, before)
+
+    def test_a_file_is_replaced_only_if_asked(self):
+        for name in ("notes.gguf", "notes.safetensors"):
+            target = self.folder / name
+            target.write_text("important\n")
+            self.fails(2, "convert", MODEL, target, says=[f"{name}: this file already exists", "--force"])
+            self.assertEqual(target.read_text(), "important\n")
+            self.ok("convert", MODEL, target, "--force")
+            self.assertGreater(target.stat().st_size, 1000)
+        self.fails(2, "convert", target.parent / "notes.gguf", target.parent / "notes.gguf",
+                   says="this is the model being read")
 
     def test_folders_are_not_left_behind(self):
         def limit():
@@ -85,7 +97,7 @@ class Convert(driver.CliTest):
                                         str(self.folder / "o.gguf"), "--type", "f32"],
                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             end = time.time() + 60
-            while not list(self.folder.glob("*.partial.*")) and time.time() < end:
+            while not list(self.folder.glob("*.millrace-partial.*")) and time.time() < end:
                 time.sleep(0.002)
             process.send_signal(number)
             process.communicate(timeout=60)

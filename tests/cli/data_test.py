@@ -22,7 +22,13 @@ class Data(driver.CliTest):
         self.assertIn("entropy", again.err)
         other = self.ok("data", "storybook", "--stories", 20, "--seed", 6, "--out", "-")
         self.assertNotEqual(other.out, text)
-        self.assertIn("entropy", self.ok("data", "storybook", "--stories", 1, "--out", target).out)
+        # A file is only replaced with --force.
+        self.fails(2, "data", "storybook", "--stories", 1, "--out", target,
+                   says=["stories.txt: this file already exists", "--force"])
+        self.assertEqual(target.read_text(), text)
+        self.assertIn("entropy", self.ok("data", "storybook", "--stories", 1, "--out", target,
+                                         "--force").out)
+        self.assertLess(len(target.read_text()), len(text))
 
     def test_check(self):
         target = self.folder / "stories.txt"
@@ -48,7 +54,7 @@ class Data(driver.CliTest):
         self.fails(1, "data", "check", blank, says="no story")
         self.fails(1, "data", "check", self.folder / "none.txt", says="none.txt")
         self.fails(1, "data", "check", self.folder, says="directory")
-        self.fails(2, "data", "check", says="file")
+        self.fails(2, "data", "check", says="FILE is required")
 
     def prepare(self):
         stories, tok = self.folder / "stories.txt", self.folder / "tok"

@@ -24,8 +24,9 @@ class NoDevice(driver.CliTest):
     def test_cuda_without_a_gpu_is_one_line_and_exit_3(self):
         for command in (("run", "-p", "Once", *CUDA), ("bench", "decode", *CUDA),
                         ("bench", "prefill", *CUDA), ("bench", "load", *CUDA),
-                        ("bench", "sample", *CUDA), ("bench", "norm")):
+                        ("bench", "sample", *CUDA), ("bench", "norm", *CUDA)):
             self.fails(3, *command, says="--device cpu", env=self.HIDDEN)
+        self.fails(3, "bench", "norm", says="millrace info", env=self.HIDDEN)
         self.fails(3, "bench", "streams", says="millrace info", env=self.HIDDEN)
         self.fails(3, "bench", "overlap", "random:gpt2", says="millrace info", env=self.HIDDEN)
 
@@ -127,7 +128,7 @@ class Account(driver.GpuTest):
             self.assertLess(event["dur"], 1e5, event)  # us
             self.assertGreater(event["args"]["bytes_read"], 0, event)
         shown = driver.Page(page)
-        self.assertEqual([one["phase"] for one in shown.sections("roofline")], ["decode", "prefill"])
+        self.assertEqual([one["phase"] for one in shown.sections("roofline")], ["prefill", "decode"])
         self.assertIn("Once upon a time", shown.text)
         self.assertEqual(shown.elsewhere, [])
 
@@ -154,7 +155,7 @@ class Training(driver.GpuTest):
             self.assertEqual([step for step, _ in texts], ["2", "4", "6"])
             # Equal bit for bit to the checkpoint in the type of its training.
             bf16 = self.folder / "bf16.gguf"
-            self.ok("convert", run, bf16, "--type", "bf16")
+            self.ok("convert", run, bf16, "--type", "bf16", "--force")
             text = self.ok("run", bf16, "-p", "Once upon", "-n", 20, "--seed", seed, "-q", *CUDA).out
             self.assertEqual(text, texts[-1][1] + "\n", masters)
             if masters == "f32":

@@ -141,10 +141,10 @@ class Files(driver.CliTest):
         command = [BIN, "convert", "random:gpt2", str(target)]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
             end = time.time() + 60
-            while not list(self.folder.glob("big.gguf.partial.*")) and time.time() < end:
+            while not list(self.folder.glob("big.gguf.millrace-partial.*")) and time.time() < end:
                 time.sleep(0.002)
             process.send_signal(signal.SIGKILL)
-        left = list(self.folder.glob("big.gguf.partial.*"))
+        left = list(self.folder.glob("big.gguf.millrace-partial.*"))
         self.assertEqual(len(left), 1, "it was killed while it wrote")
         self.ok("convert", REFERENCE / "llama2", target)
         self.assertEqual([p.name for p in self.folder.iterdir()], ["big.gguf"])

@@ -120,8 +120,8 @@ class FoldersTest(driver.CliTest):
         self.assertEqual(names(self.folder), ["data", "run"])
 
     def test_killed_while_it_replaced_the_data(self):
-        old = self.folder / f"data.old.{dead_process()}"
-        half = self.folder / f"data.partial.{dead_process()}"
+        old = self.folder / f"data.millrace-old.{dead_process()}"
+        half = self.folder / f"data.millrace-partial.{dead_process()}"
         self.data.rename(old)
         half.mkdir()
         self.fails(1, *self.new(self.folder / "new"), says=[str(old), "rename"])
@@ -131,7 +131,7 @@ class FoldersTest(driver.CliTest):
         self.ok("train", "--resume", self.run_, "--data", self.data)
 
     def test_what_another_process_fills_stays(self):
-        half = self.folder / f"data.partial.{dead_process()}"  # a process that seems to be gone
+        half = self.folder / f"data.millrace-partial.{dead_process()}"  # a process that seems to be gone
         half.mkdir()
         lock = os.open(half, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -69,6 +69,16 @@ class Generation(driver.CliTest):
         self.advise(do_sample=False)
         self.assertEqual(answer(), greedy)
 
+    def test_profile_takes_them_too(self):
+        def ids(*more):
+            return self.ok_json("profile", self.model, "-p", "Once", "-n", 24, "--seed", 7,
+                                *more)["ids"]
+        greedy = self.ids("--temp", 0)
+        self.assertNotEqual(ids(), greedy)
+        self.advise(do_sample=False)
+        self.assertEqual(ids(), greedy)
+        self.assertNotEqual(ids("--temp", 1.5, "--top-k", 0), greedy)
+
     def test_unknown_keys_of_a_configuration_are_named(self):
         config = json.loads((self.model / "config.json").read_text())
         (self.model / "config.json").write_text(json.dumps({**config, "a_key_of_tomorrow": 1}))

@@ -139,7 +139,7 @@ class Names(driver.CliTest):
     def test_types_in_any_case(self):
         out = self.folder / "a.gguf"
         for given, type_ in (("F16", "f16"), ("Bf16", "bf16"), ("f32", "f32")):
-            self.ok("convert", MODEL, out, "--type", given)
+            self.ok("convert", MODEL, out, "--type", given, "--force")
             self.assertIn(type_, self.ok_json("info", out)["model"]["weight_bytes_by_type"])
         self.assertEqual(len(self.ok_json("run", MODEL, "-p", "a", *GREEDY, "--kv-type", "F16",
                                           "--device", "CPU")["ids"]), 6)

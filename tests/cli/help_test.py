@@ -52,7 +52,7 @@ class Help(driver.CliTest):
 
     def test_the_rare_ones_are_under_help_all(self):
         few, all_ = self.ok("run", "--help").out, self.ok("run", "--help-all").out
-        for name in ("--kv-type", "--check-nan", "--min-p", "--tokenizer", "--max-tokens",
+        for name in ("--kv-type", "--check-nan", "--repeat-window", "--tokenizer", "--max-tokens",
                      "MILLRACE_DEVICE", "; also -m,"):
             self.assertNotIn(name, few)
             self.assertIn(name, all_)
@@ -78,7 +78,9 @@ class Help(driver.CliTest):
                        says=f"{wrong}: unknown option; 'millrace train --help'")
         self.fails(2, "data", "pack", "--tokeniser", "x", says="did you mean --tokenizer?")
         self.fails(2, "bench", "decod", says="did you mean 'millrace bench decode'?")
-        self.fails(2, "bench", says=("a command is missing", "decode", "gemm"))
+        self.fails(2, "bench", says=("name a command: ", "decode, ", "gemm"))
+        self.fails(2, "data", says="name a command: pack, storybook or check;")
+        self.fails(2, "rum", says="rum: unknown command; did you mean 'millrace run'?")
         self.fails(2, "run", "a", "b", says=("not expected: b", "millrace run --help"))
 
     def test_values_that_are_none(self):
@@ -97,6 +99,7 @@ class Help(driver.CliTest):
                 (("info", "--threads", "2000"), "--threads: must be from 0 to 1024, not 2000"),
                 (("bench", "gemm", "--type", "q8_0,q9"), "--type: 'q9' is not a choice; use f32"),
                 (("run", "-n"), "millrace: -n: needs a value (N)"),
+                (("run", "-ngl", "99"), "-ngl: is not an option here: the whole model is on the GPU"),
                 (("run", "-nabc"), "millrace: -n: 'abc' is not a number"),
                 (("run", "--tokens=abc"), "millrace: --tokens: 'abc' is not a number"),
                 (("run", "--max-tokens", "abc"), "millrace: --max-tokens: 'abc' is not a number"),
@@ -105,7 +108,10 @@ class Help(driver.CliTest):
                 (("run", "-m", ""), "millrace: -m: is empty"),
                 (("run", "--device"), "--device: needs a value (auto|cpu|cuda)"),
                 (("run", "--temp", "1", "--temperature", "2"), "--temp: is given more than once"),
-                (("eval",), "--text is required")):
+                (("eval",), "--text is required"),
+                (("convert", "storyteller"), "millrace: OUT is required"),
+                (("bench", "train"), "millrace: MODEL is required"),
+                (("run", "-p", "x", "--prompt-file", "y"), "millrace: -p excludes --prompt-file")):
             self.fails(2, *arguments, says=problem)
 
     def test_numbers_are_decimal(self):

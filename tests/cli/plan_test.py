@@ -126,7 +126,7 @@ class Plan(driver.CliTest):
                 ((model, "--recompute", "some"), "--recompute"),
                 (("random:llama-9000b",), "llama-3-70b"),
                 (("random:sdar-4b",), "is a diffusion model"),
-                ((), "model")):
+                ((), "MODEL is required")):
             with self.subTest(arguments=arguments):
                 self.fails(2, "plan", *arguments, says=says)
         # 18 bytes of 70 billion parameters are 1.15 TiB.

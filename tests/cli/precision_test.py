@@ -130,7 +130,7 @@ class Precision(driver.CliTest):
 
     def test_bad_input_is_one_line(self):
         ask = ("bench", "precision")
-        self.fails(2, *ask, says="model")
+        self.fails(2, *ask, says="MODEL is required")
         self.fails(2, *ask, "random:llama-9000b", says="llama-2-7b")
         self.fails(2, *ask, GPT2, says=["--seq = 256", "context of 64"])
         for option, value in (("--steps", 0), ("--cpu-steps", 0), ("--batch", 0), ("--seq", 1),

@@ -22,7 +22,7 @@ class Profile(driver.CliTest):
         host = [event for event in timed if event["ph"] == "X" and event["tid"] == 1]
         self.assertEqual(sum(event["name"] == "decode" for event in host), 7)
         shown = driver.Page(page)
-        self.assertEqual([one["phase"] for one in shown.sections("roofline")], ["decode", "prefill"])
+        self.assertEqual([one["phase"] for one in shown.sections("roofline")], ["prefill", "decode"])
         self.assertEqual(len(shown.sections("timeline")[0]["tracks"]), 2)
         self.assertIn("Once upon a time", shown.text)
         self.assertEqual(shown.elsewhere, [])

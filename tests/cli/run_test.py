@@ -57,7 +57,14 @@ class Run(driver.CliTest):
         for word in ("tok/s", "GB/s", "%", "per token", "seed"):
             self.assertIn(word, err)
         self.assertEqual(self.ok("run", MODEL, "-p", "Once", "-n", 8, "--quiet").err, "")
-        self.assertIn("linear", self.ok("run", MODEL, "-p", "Once", "-n", 8, "--verbose").err)
+        table = self.ok("run", MODEL, "-p", "Once", "-n", 8, "--verbose").err
+        self.assertRegex(table, r"op +calls +ms +share")
+        self.assertIn("linear", table)
+
+    def test_a_prompt_that_is_too_long_is_told_what_takes_it(self):
+        prompt = ("run", "storyteller", "-n", 4, "-q", "-p", "The little dog ran. " * 200)
+        self.fails(1, *prompt, says=["does not fit into the context of 512", "--context streaming"])
+        self.ok(*prompt, "--context", "streaming")
 
     def test_same_seed_same_text_whatever_the_threads(self):
         def ids(*more):
@@ -72,7 +79,8 @@ class Run(driver.CliTest):
         each = [self.ok_json(*sampled, "--seed", seed)["text"] for seed in (7, 8, 9)]
         many = self.ok(*sampled, "--seed", 7, "--count", 3)
         self.assertEqual(many.out, "".join(f"Once{text}\n<|endoftext|>\n" for text in each))
-        self.assertIn("seed 7 and on, 3 texts", many.err)
+        self.assertRegex(many.err, r"; 21 tokens in [\d.]+ s; prompts \d+ tokens; loaded in [\d.]+ s; "
+                                   "seed 7 and on, 3 texts")
         lines = self.ok(*sampled, "--seed", 7, "--count", 3, "--json").out.splitlines()
         self.assertNotIn("ledger", lines[0])  # the bytes of a pass are those of all texts in it
         self.assertEqual([json.loads(line)["text"] for line in lines], each)

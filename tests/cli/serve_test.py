@@ -24,6 +24,7 @@ class Routes(Shared):
                                       rf"\(8 sequences, context 512, {name}\)\n$")
         self.assertEqual(server.ok("/health"), {"status": "ok"})
         model = server.ok("/v1/models")["data"][0]
+        self.assertEqual(server.ok(f"/v1/models/{model['id']}"), model)
         self.assertEqual((model["id"], model["object"], model["max_model_len"]),
                          ("storyteller", "model", 512))
         self.assertEqual((props["sequences"], props["context"]), (8, 512))
@@ -298,6 +299,9 @@ class Routes(Shared):
             _, _, answer = self.server.ask(chat, {"messages": CHAT, "chat_template_kwargs": {name: 1}})
             self.assertIn(f"'chat_template_kwargs' has '{name}'", answer["error"]["message"])
         self.refused(404, chat, {"messages": CHAT, "model": "gpt-4"}, "model", "model_not_found")
+        self.refused(404, "/v1/models/gpt-4", None, "model", "model_not_found")
+        _, _, answer = self.server.ask("/v1/messages", {"messages": CHAT, "model": "gpt-4", "max_tokens": 1})
+        self.assertEqual((answer["type"], answer["error"]["type"]), ("error", "not_found_error"))
         for body in ({"prompt": "word " * 3000}, {"prompt": [5] * 512}, {"prompt": "a" * (7 << 20)}):
             self.refused(400, text, body, "prompt", "context_length_exceeded")
         # An embedded text may fill the context: nothing follows it.
@@ -322,6 +326,7 @@ class Routes(Shared):
 
     def test_hosts_and_origins(self):
         self.refused(421, "/v1/models", None, headers={"Host": "evil.example"})
+        self.assertTrue(self.server.raw(b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 200 "))
         self.refused(403, "/v1/models", None, headers={"Origin": "https://evil.example"})
         own = f"http://127.0.0.1:{self.server.port}"
         status, headers, _ = self.server.ask("/v1/models", headers={"Origin": own})

@@ -311,6 +311,11 @@ class TrainTest(driver.CliTest):
             self.ok("run", run, "-p", "Once", "-n", "2")
         tuned = self.ok_json("train", "--init", self.whole, "--batch", "2", "--seq", "32", *QUIET,
                              "--steps", "2", "--data", self.data, "--out", self.folder / "tuned")
+        # A rate for fine-tuning, unless another is given.
+        self.assertLess(max(m["lr"] for m in metrics(self.folder / "tuned")), 1.001e-4)
+        self.ok("train", "--init", self.whole, "--batch", "2", "--seq", "32", *QUIET, "--lr", "1e-3",
+                "--steps", "2", "--data", self.data, "--out", self.folder / "fast")
+        self.assertGreater(max(m["lr"] for m in metrics(self.folder / "fast")), 4e-4)
         # It starts from the other model, not from scratch.
         self.assertLess(tuned["loss"], metrics(self.whole)[0]["loss"])
         # Also from a quantised file: its weights in f32.

@@ -182,6 +182,18 @@ void every_sequence_has_the_bits_it_has_alone(DType type) {
     }
 }
 
+EngineOptions room_for(int sequences) {
+    EngineOptions options;
+    options.max_sequences = sequences;
+    options.context = 0;
+    options.max_batch = 0;
+    for (int s = 0; s < sequences; ++s) {
+        options.context = std::max<std::int64_t>(options.context, prompt_length(s) + 1 + kTokens);
+        options.max_batch += prompt_length(s);
+    }
+    return options;
+}
+
 // 256 sequences use persistent blocks in decode attention (`--disable resident-attention` switches
 // them off), with the same bits. Prompts of more than cuda::kDecodeRows tokens are left out: their
 // kernels add in another order.
@@ -191,15 +203,7 @@ TEST_F(GpuBatch, AttentionWhoseBlocksStayHasTheBitsOfTheOther) {
     ASSERT_GE(kSequences * loaded.model->spec.kv_heads, 3 * cuda::device()->multiprocessors);
     std::vector<std::vector<Seen>> seen;
     for (const bool resident : {true, false}) {
-        EngineOptions options;
-        options.context = 0;
-        options.max_batch = 0;
-        for (int s = 0; s < kSequences; ++s) {
-            options.context =
-                std::max<std::int64_t>(options.context, prompt_length(s) + 1 + kTokens);
-            options.max_batch += prompt_length(s);
-        }
-        options.max_sequences = kSequences;
+        EngineOptions options = room_for(kSequences);
         options.resident_attention = resident;
         seen.push_back(run(*loaded.engine(options), 0, kSequences));
     }
@@ -212,6 +216,26 @@ TEST_F(GpuBatch, AttentionWhoseBlocksStayHasTheBitsOfTheOther) {
         if (testing::Test::HasFailure()) return;
     }
     EXPECT_GT(compared, 200);
+}
+
+// Without batch products, as on GPUs before 9.0, a step of more than 256 rows is not captured.
+TEST_F(GpuBatch, AStepTooLargeForAGraphHasTheSameBits) {
+    constexpr int kMany = 300;
+    const test::OnDevice loaded = small_model(DType::bf16);
+    std::vector<std::vector<Seen>> seen;
+    for (const bool batch_products : {true, false}) {
+        EngineOptions options = room_for(kMany);
+        options.batch_products = batch_products;
+        const auto engine = loaded.engine(options);
+        seen.push_back(run(*engine, 0, kMany));
+        const Engine::StepLaunches step = engine->step_launches(kMany, options.context);
+        EXPECT_EQ(step.launches < step.kernels, batch_products && cuda::device()->sm >= 90);
+    }
+    for (int s = 0; s < kMany; ++s) {
+        SCOPED_TRACE("sequence " + std::to_string(s) + " of " + std::to_string(prompt_length(s)));
+        expect_same(seen[1][static_cast<std::size_t>(s)], seen[0][static_cast<std::size_t>(s)]);
+        if (testing::Test::HasFailure()) return;
+    }
 }
 
 TEST_F(GpuBatch, In16BitsEverySequenceHasTheBitsItHasAlone) {

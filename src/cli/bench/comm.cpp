@@ -123,13 +123,15 @@ std::vector<Measured> measure_all(comm::Comm& comm, const BenchCommOptions& opti
 }
 
 int comm_bench(const BenchCommOptions& options, comm::Comm& comm) {
+    if (comm.alone() && !options.json) {
+        out("comm: 1 rank, which sends nothing: start it with mpirun -n N\n");
+        return 0;
+    }
     const std::vector<Measured> all = measure_all(comm, options);
     Json json = {{"bench", "comm"}, {"ranks", comm.size()}, {"measured", Json::array()}};
     std::string text =
-        fmt::format("comm: {}{}\n  {:<15}  {:>12}  {:>10}  {:>12}  {:>8}\n",
-                    observe::counted(comm.size(), "rank"),
-                    comm.alone() ? ", which sends nothing: start it with mpirun -n N" : "", "",
-                    "bytes", "us", "bytes sent", "GB/s");
+        fmt::format("comm: {}\n  {:<15}  {:>12}  {:>10}  {:>12}  {:>8}\n",
+                    observe::counted(comm.size(), "rank"), "", "bytes", "us", "bytes sent", "GB/s");
     for (const Measured& m : all) {
         const auto bytes = static_cast<std::uint64_t>(m.count) * sizeof(float);
         const double rate = static_cast<double>(m.sent) / m.seconds / 1e9;

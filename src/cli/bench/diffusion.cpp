@@ -49,7 +49,8 @@ std::vector<diffusion::Rung> rungs_of(const BenchDiffusionOptions& options,
     };
     const int middle = blocks[blocks.size() / 2];
     const ops::DenoiseParams whole{.remask = ops::Remask::fixed};
-    add("sampler on the CPU", Sampler::host, middle, whole);
+    // On a CPU every sampler is on it; the first is not a part of the engine.
+    add(cuda ? "sampler on the CPU" : "separate sampler", Sampler::host, middle, whole);
     if (cuda) add("sorting sampler", Sampler::sorted, middle, whole);
     // From here on an engine that can fill in blocks by itself does so.
     const bool alone = cuda && graph;
@@ -239,9 +240,10 @@ int diffusion_bench(BenchDiffusionOptions options) {
         {"experiment", {{"sampler", kTheirSampler}, {"fewer_steps", kTheirFewerSteps}}}};
     out(options.shared.json
             ? json_text(json)
-            : fmt::format("  against the sampler on the CPU {:.2f}x, with fewer steps {:.2f}x; the "
-                          "experiment that this began from: {:.2f}x and {:.2f}x\n",
-                          ours.sampler, ours.fewer_steps, kTheirSampler, kTheirFewerSteps));
+            : fmt::format("  against the {} {:.2f}x, with fewer steps {:.2f}x; the experiment that "
+                          "this began from: {:.2f}x and {:.2f}x\n",
+                          rungs.front().name, ours.sampler, ours.fewer_steps, kTheirSampler,
+                          kTheirFewerSteps));
     return 0;
 }
 

@@ -32,7 +32,7 @@ std::string bytes_text(double bytes) {
 }
 
 std::string check_text(const ladder::Rung& rung) {
-    if (rung.reference) return "what the others are held to";
+    if (rung.reference) return "the reference";
     const ladder::Check& check = rung.check;
     std::string text =
         check.by_rms ? fmt::format("rms {:.2g} of {:.2g}", check.rms, check.rms_limit)

@@ -27,7 +27,8 @@ struct BenchNormOptions {
     std::vector<std::int64_t> tokens{1, 256, 1024, 32768};
     std::string type = "f16";
     std::string kind = "layer";
-    bool own_hidden = false, own_type = false, own_kind = false;  // given as options
+    // Given as options.
+    bool own_hidden = false, own_type = false, own_kind = false, own_device = false;
     bool few_rows = false;
     std::string device = "cuda";
     bool json = false;
@@ -96,6 +97,7 @@ int norm_bench(BenchNormOptions options) {
     if (options.device == "cpu" || (options.device == "auto" && !cuda::device())) {
         return cpu_bench(options);
     }
+    if (!options.own_device) require_gpu("bench norm");
     const cuda::NormMeasurement m =
         cuda::measure_norm(options.hidden, options.tokens, *dtype_from_name(options.type),
                            kind_of(options), !options.few_rows);
@@ -176,6 +178,7 @@ void add_bench_norm(const Command& bench, Action& action) {
         options->own_hidden = command.given("--hidden");
         options->own_type = command.given("--type");
         options->own_kind = command.given("--kind");
+        options->own_device = command.given("--device");
         action = [options] { return norm_bench(*options); };
     });
 }

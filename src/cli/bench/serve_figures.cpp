@@ -71,12 +71,12 @@ Json server_json(const Counts& before, const Counts& after) {
 std::string level_title(const std::string& model, const std::string& where,
                         const bench::LoadShape& shape) {
     return fmt::format(
-        "serve {}: {}, {} {} in, {} tokens out\n{:>8}{:>7}{:>5}{:>19}{:>27}{:>24}{:>31}{:>9}{:>8}\n"
-        "{:>8}{:>7}{:>5}{:>10}{:>9}{:>11}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>7}{:>9}{:>8}\n",
+        "serve {}: {}, {} {} in, {} tokens out\n{:>8}{:>7}{:>5}{:>19}{:>27}{:>24}{:>32}{:>9}{:>8}\n"
+        "{:>8}{:>7}{:>5}{:>10}{:>9}{:>11}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>8}\n",
         one_line(model), one_line(where), shape.input, shape.text ? "words" : "tokens",
         shape.output, "", "", "", "tok/s", "first token, ms", "ms per token",
         "between two tokens, ms", "rows per", "queue,", "clients", "asked", "fail", "output",
-        "total", "p50", "p95", "p99", "p50", "p95", "p99", "p50", "p95", "p99", "99/50", "pass",
+        "total", "p50", "p95", "p99", "p50", "p95", "p99", "p50", "p95", "p99", "p99/p50", "pass",
         "ms");
 }
 
@@ -97,7 +97,7 @@ std::string level_text(const Json& row) {
     }
     const Json& ratio = row["gap_p99_to_p50"];
     text +=
-        ratio.is_null() ? fmt::format("{:>7}", "-") : fmt::format("{:>7.2f}", ratio.get<double>());
+        ratio.is_null() ? fmt::format("{:>8}", "-") : fmt::format("{:>8.2f}", ratio.get<double>());
     if (row.contains("server")) {
         text += fmt::format("{:>9.1f}{:>8.1f}", row["server"]["rows_per_pass"].get<double>(),
                             row["server"]["queue_ms"].get<double>());

@@ -167,8 +167,9 @@ std::string stage_table(const std::vector<Stage>& stages) {
     std::vector<Row> rows;
     double total = 0;
     for (const Stage& stage : stages) {
-        const std::string name =
-            fmt::format("{}: {}", op_name(stage.kind), stage.name ? stage.name : "");
+        // A stage without a name of its own has its operation's.
+        std::string name = op_name(stage.kind);
+        if (stage.name && name != stage.name) name += fmt::format(": {}", stage.name);
         auto row = std::find_if(rows.begin(), rows.end(), [&](const Row& each) {
             return each.name == name && each.one.flops == stage.work.flops &&
                    each.one.bytes() == stage.work.bytes();

@@ -1,6 +1,7 @@
 #include "cli/chat/saved_chat.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <utility>
@@ -82,7 +83,7 @@ void save_chat(const std::string& path, const std::string& model,
     for (const text::ChatMessage& message : messages) {
         json["messages"].push_back({{"role", message.role}, {"content", message.content}});
     }
-    OutputFile file(path);
+    OutputFile file(path, S_IRUSR | S_IWUSR);  // a conversation is private, as the history of lines
     file.write(json_text(json));
     file.commit();
 }

@@ -1,0 +1,11 @@
+// Files of the user's that a command would replace.
+#pragma once
+
+#include <string>
+
+namespace mr::cli {
+
+// Throws Error (usage) if `path` is a regular file and `force`, the option --force, was not given.
+void refuse_existing_file(const std::string& path, bool force);
+
+}  // namespace mr::cli
