@@ -4,12 +4,12 @@ from __future__ import annotations
 import json
 import operator
 import os
-from typing import Any, Callable, Mapping, Sequence, Union
+from typing import Any, Callable, Mapping, Sequence
 
 from . import _core
+from ._paths import text_of
 from ._progress import Shown
 
-Path = Union[str, "os.PathLike[str]"]
 
 
 def _word(name: str, value: Any, kind: str) -> str:
@@ -21,7 +21,7 @@ def _word(name: str, value: Any, kind: str) -> str:
             return str(operator.index(value))
         if kind == "X":
             return repr(float("" if isinstance(value, str) else value))
-        return os.fsdecode(os.fspath(value))
+        return text_of(value, name)
     except (TypeError, ValueError):
         wanted = {"N": "a whole number", "X": "a number"}.get(kind, "a str or a path")
         raise TypeError(f"{name} = {value!r}: is not {wanted}") from None

@@ -12,6 +12,7 @@ from typing import (TYPE_CHECKING, Any, AsyncIterator, Iterable, Mapping, Sequen
                     Union)
 
 from . import _core
+from ._paths import Path, text_of
 from ._progress import Progress, Shown
 from ._results import Evaluation, Info, Profile, Stream, Text, stop, wait
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 Prompt = Union[str, bytes, Sequence[int]]
-Path = Union[str, "os.PathLike[str]"]
 
 
 class Message(TypedDict):
@@ -65,14 +65,6 @@ _open_models: weakref.WeakSet[Model] = weakref.WeakSet()
 def _close_all() -> None:
     for model in list(_open_models):
         model.close()
-
-
-def _path(path: Path | bytes) -> str:
-    try:
-        return os.fsdecode(path).encode("utf-8").decode()
-    except UnicodeEncodeError:
-        raise _core.InputError(f"path = {path!r}: is not UTF-8; rename it, or open it through a "
-                               f"link that is") from None
 
 
 def _number(name: str, value: Any) -> int:
@@ -158,9 +150,9 @@ class Model:
         if not all(isinstance(key, str) for key in keys):
             raise TypeError("ignore_keys: are names, each a str")
         with Shown(progress) as shown:
-            self._core = _core.open(_path(path or ""), device, threads, ctx, pool, kv_type,
-                                    _path(tokenizer), keys, bool(check_nan), max_sequences,
-                                    shown.told)
+            self._core = _core.open(text_of(path or ""), device, threads, ctx, pool, kv_type,
+                                    text_of(tokenizer, "tokenizer"), keys, bool(check_nan),
+                                    max_sequences, shown.told)
         if device == "auto" and (why := _core.gpu_passed_over()):
             warnings.warn(f"computing on the CPU; the GPU is not used: {why}", RuntimeWarning,
                           stacklevel=2)
@@ -280,8 +272,8 @@ class Model:
             raise TypeError('messages are dicts as {"role": "user", "content": "Hi"}, both of them '
                             "str") from None
         arguments = [f"{name}={json.dumps(value)}" for name, value in (template_args or {}).items()]
-        ids, stops = self._core.chat_prompt(pairs, os.fspath(template_file), arguments,
-                                            parse_special)
+        ids, stops = self._core.chat_prompt(pairs, text_of(template_file, "template_file"),
+                                            arguments, parse_special)
         seed = _seed(options)
         asked = _options(options, seed)
         asked.stop = [*asked.stop, *(stop.decode() for stop in stops)]
@@ -359,7 +351,7 @@ class Model:
             out /= np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-30)
         return out[0] if one else out
 
-    def eval(self, text: str | bytes, *, split: str = "", limit: int = 0, ends: bool = False,
+    def eval(self, text: str | bytes, *, split: str | bytes = "", limit: int = 0, ends: bool = False,
              bound: int | None = None, **options: Unpack[Options]) -> Evaluation:
         """How well the model predicts a text, cut into documents at `split` where it is given.
         Of a model that fills in tokens: under its decoder, and by `bound` rates of masking (4).
@@ -376,8 +368,8 @@ class Model:
         for name, number in (("limit", limit), ("bound", 0 if bound is None else bound)):
             if not 0 <= _number(name, number) < 1 << 31:
                 raise _core.UsageError(f"{name} = {number}: must be 0 or more, below 2^31")
-        wait(self._core.eval(_bytes(text), _bytes(split).decode("utf-8", "surrogateescape"), limit,
-                             bool(ends), bound, _options(options, 0), result))
+        wait(self._core.eval(_bytes(text), _bytes(split), limit, bool(ends), bound,
+                             _options(options, 0), result))
         return Evaluation(**result.values(self.info.fills_in, bound != 0))
 
     def profile(self, prompt: str | bytes = "", **options: Unpack[Options]) -> Profile:

@@ -2,10 +2,10 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence, Union
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence
 
 from . import _core
+from ._paths import Path, text_of
 from ._progress import Told
 
 if TYPE_CHECKING:
@@ -181,13 +181,13 @@ class Profile:
 
     __str__ = table
 
-    def save_html(self, path: Union[str, os.PathLike[str]]) -> None:
+    def save_html(self, path: Path) -> None:
         """A page with the timeline, the tables and the roofline."""
-        self._core.save_html(os.fsdecode(path))
+        self._core.save_html(text_of(path))
 
-    def save_trace(self, path: Union[str, os.PathLike[str]]) -> None:
+    def save_trace(self, path: Path) -> None:
         """A trace for Perfetto or chrome://tracing."""
-        self._core.save_trace(os.fsdecode(path))
+        self._core.save_trace(text_of(path))
 
     def records(self) -> list[dict[str, Any]]:
         """One dict per stage: phase, stage, calls, seconds, share, bytes, flops, gb_s, gflop_s,

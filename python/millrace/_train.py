@@ -7,8 +7,9 @@ import warnings
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, TypedDict, Union
 
 from . import _core
-from ._call import Path, call
+from ._call import call
 from ._model import Model
+from ._paths import Path
 from ._progress import Progress, Shown
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class TrainOptions(TypedDict, total=False):
     objective: str  #: "ar": the next token; "diffusion": unknown tokens of a block ("ar")
     block: int  #: diffusion: tokens per block (16)
     diffusion_weight: str  #: diffusion: how a masked token counts, "1/t" or "none" ("1/t")
-    lr: float  #: learning rate after the warm-up (0.001)
+    lr: float  #: learning rate after the warm-up (0.001; 0.0001 with `init`)
     min_lr: float  #: ... at the end (`lr / 10`)
     warmup: int  #: warm-up steps (a twentieth of `steps`, at most 1000)
     schedule: str  #: "cosine", "wsd" or "constant" ("cosine")

@@ -14,8 +14,9 @@ import os
 import pathlib
 from typing import Any, Sequence
 
-from ._call import Path, call
+from ._call import call
 from ._core import UsageError
+from ._paths import Path
 from ._progress import Progress, Shown
 
 __all__ = ["Packed", "Stories", "pack", "storybook"]
@@ -45,13 +46,17 @@ class Packed:
     val_tokens: int
 
 
-def storybook(*, out: Path, stories: int = 1000, seed: int = 0,
+def storybook(*, out: Path, stories: int = 1000, seed: int = 0, force: bool = False,
               progress: Progress = None) -> Stories:
-    """Writes short children's stories from a grammar with known probabilities."""
+    """Writes short children's stories from a grammar with known probabilities.
+
+    force: replace a file that is there.
+    """
     if os.fspath(out) == "-":
         raise UsageError("out = -: stands for standard output on the command line; name a file")
     made = call("data.storybook", ["data", "storybook"],
-                {"out": out, "stories": stories, "seed": seed}, Shown(progress))
+                {"out": out, "stories": stories, "seed": seed, "force": force},
+                Shown(progress))
     return Stories(pathlib.Path(made["out"]), made["stories"], made["bytes"],
                    made["entropy_nats_per_story"], made["mean_nats_per_story"])
 

@@ -108,7 +108,7 @@ nb::dict dict_of(const decode::DiffusionEvalResult& result, bool fills, bool bou
     return out;
 }
 
-nb::list records_of(const Profile& profile) {
+nb::list records_of(const decode::Profiled& profile) {
     nb::list out;
     for (const observe::Roofline& phase : profile.phases) {
         for (const observe::StageSum& stage : phase.stages) {
@@ -231,14 +231,14 @@ void add_pending(nb::module_& m) {
             p.ticket().check();
             return dict_of(p.ticket().made);
         });
-    nb::class_<Profile>(m, "Profile")
+    nb::class_<decode::Profiled>(m, "Profile")
         .def(nb::init<>())
-        .def("table", &Profile::table)
-        .def("save_html", &Profile::save_html, "path"_a)
-        .def("save_trace", &Profile::save_trace, "path"_a)
+        .def("table", &decode::Profiled::table)
+        .def("save_html", &decode::Profiled::save_html, "path"_a)
+        .def("save_trace", &decode::Profiled::save_trace, "path"_a)
         .def("records", &records_of)
-        .def("made", [](const Profile& p) { return dict_of(p.made); })
-        .def_ro("summary", &Profile::summary);
+        .def("made", [](const decode::Profiled& p) { return dict_of(p.made); })
+        .def_ro("summary", &decode::Profiled::summary);
     nb::class_<decode::DiffusionEvalResult>(m, "EvalResult")
         .def(nb::init<>())
         .def("values", [](const decode::DiffusionEvalResult& r, bool fills, bool bound) {
@@ -324,18 +324,19 @@ void add_model(nb::module_& m) {
         .def("embed", &embed, "texts"_a, "last"_a, "out"_a.noconvert(), nb::keep_alive<0, 1>())
         .def(
             "eval",
-            [](Opened& o, const nb::bytes& text, const std::string& split, int limit, bool ends,
+            [](Opened& o, const nb::bytes& text, const nb::bytes& split, int limit, bool ends,
                std::optional<int> bound, const Options& options,
                std::shared_ptr<decode::DiffusionEvalResult> result) {
                 return std::make_unique<Pending>(
-                    o, o.eval(std::string(view(text)), {split, limit, ends, bound, options},
+                    o, o.eval(std::string(view(text)),
+                              {std::string(view(split)), limit, ends, bound, options},
                               std::move(result)));
             },
             nb::keep_alive<0, 1>())
         .def(
             "profile",
             [](Opened& o, const nb::bytes& prompt, const Options& options,
-               std::shared_ptr<Profile> result) {
+               std::shared_ptr<decode::Profiled> result) {
                 return std::make_unique<Pending>(
                     o, o.profile(std::string(view(prompt)), options, std::move(result)));
             },

@@ -264,13 +264,15 @@ TicketPtr Opened::eval(std::string text, const EvalAsked& asked,
 }
 
 TicketPtr Opened::profile(std::string prompt, const Options& options,
-                          std::shared_ptr<Profile> result) {
+                          std::shared_ptr<decode::Profiled> result) {
     options.require_engine_sampler("profile()");
     decode::GenerateOptions wanted = options.of(*model_);
+    wanted.keep = decode::Keep::words;
     make_room_for_block(wanted);
     return worker().alone([prompt = std::move(prompt), wanted, result, seconds = load_seconds_](
-                              auto& engine, Ticket& ticket) {
-        run_profile(*engine, prompt, wanted, seconds, ticket, *result);
+                              auto& engine, Ticket& ticket) mutable {
+        wanted.cancelled = [&ticket] { return ticket.cancelled(); };
+        *result = decode::Profiler(true).run(*engine, prompt, wanted, seconds);
     });
 }
 

@@ -14,9 +14,9 @@
 #include "cli/options.h"
 #include "core/progress.h"
 #include "decode/eval_diffusion.h"
+#include "decode/profile.h"
 #include "model/engine.h"
 #include "options.h"
-#include "profile.h"
 #include "text/chat_writer.h"
 #include "worker.h"
 
@@ -66,7 +66,8 @@ class Opened {
     TicketPtr embed(std::vector<std::vector<std::int32_t>> texts, bool last, float* out);
     TicketPtr eval(std::string text, const EvalAsked& asked,
                    std::shared_ptr<decode::DiffusionEvalResult> result);
-    TicketPtr profile(std::string prompt, const Options& options, std::shared_ptr<Profile> result);
+    TicketPtr profile(std::string prompt, const Options& options,
+                      std::shared_ptr<decode::Profiled> result);
 
   private:
     Worker& worker();

@@ -81,7 +81,7 @@ bool Worker::here() const { return ::getpid() == process_; }
 
 TicketPtr Worker::generate(std::vector<std::int32_t> prompt, decode::GenerateOptions options,
                            bool streams, bool on_host) {
-    return put({.ticket = std::make_shared<Ticket>(),
+    return put({.ticket = std::make_shared<Ticket>(cancels_),
                 .prompt = std::move(prompt),
                 .options = std::move(options),
                 .streams = streams,
@@ -90,7 +90,7 @@ TicketPtr Worker::generate(std::vector<std::int32_t> prompt, decode::GenerateOpt
 }
 
 TicketPtr Worker::alone(Body body) {
-    return put({.ticket = std::make_shared<Ticket>(),
+    return put({.ticket = std::make_shared<Ticket>(cancels_),
                 .prompt = {},
                 .options = {},
                 .streams = false,
@@ -108,27 +108,47 @@ TicketPtr Worker::put(Job job) {
     return ticket;
 }
 
-// The jobs that can start now, in order of arrival; a job that runs alone is the last of them, and
-// waits until nothing else is open. False: the worker must end.
-bool Worker::next_jobs(bool idle, std::vector<Job>& out) {
-    out.clear();
+// Waits until there is work; false: the worker must end.
+bool Worker::has_work() {
     std::unique_lock lock(mutex_);
-    if (idle) work_.wait(lock, [&] { return leaving_ || !jobs_.empty(); });
-    if (leaving_) return false;
-    while (!jobs_.empty()) {
-        const bool alone = static_cast<bool>(jobs_.front().body);
-        if (alone && !(idle && out.empty())) break;
-        out.push_back(std::move(jobs_.front()));
-        jobs_.pop_front();
-        if (alone) break;
+    if (open_.empty()) work_.wait(lock, [&] { return leaving_ || !jobs_.empty(); });
+    return !leaving_;
+}
+
+// The next job, in order of arrival, if it can start now. A job that runs alone waits until nothing
+// is open. Of generations, twice as many are open as run together, since every pass looks at all of
+// them: the others wait here, so that a pass takes the same time with ten prompts and with a
+// million.
+std::optional<Worker::Job> Worker::next_job() {
+    const std::lock_guard lock(mutex_);
+    if (leaving_ || jobs_.empty()) return std::nullopt;
+    const bool alone = static_cast<bool>(jobs_.front().body);
+    const auto most = engine_ ? static_cast<std::size_t>(engine_->options().max_sequences) : 1;
+    if (alone ? !open_.empty() : open_.size() >= 2 * most) return std::nullopt;
+    std::optional<Job> job(std::move(jobs_.front()));
+    jobs_.pop_front();
+    return job;
+}
+
+// Ends generations that were cancelled before they began. It looks at all of them, and so only if
+// there was a cancellation since the last time.
+void Worker::end_cancelled() {
+    if (const std::uint64_t cancels = *cancels_; std::exchange(seen_cancels_, cancels) == cancels) {
+        return;
     }
-    return true;
+    const std::lock_guard lock(mutex_);
+    std::erase_if(jobs_, [](const Job& job) {
+        if (job.body || !job.ticket->cancelled()) return false;
+        job.ticket->made.reason = decode::StopReason::cancelled;
+        job.ticket->end();
+        return true;
+    });
 }
 
 void Worker::drive() {
-    std::vector<Job> jobs;
-    while (next_jobs(open_.empty(), jobs)) {
-        for (Job& job : jobs) job.body ? run_alone(job) : begin(job);
+    while (has_work()) {
+        end_cancelled();
+        while (std::optional<Job> job = next_job()) job->body ? run_alone(*job) : begin(*job);
         if (!open_.empty()) step();
     }
     scheduler_.reset();
@@ -140,21 +160,24 @@ void Worker::drive() {
 
 void Worker::begin(Job& job) {
     const TicketPtr ticket = job.ticket;
-    job.options.cancelled = [ticket] { return ticket->cancelled(); };
-    decode::OnText on_text;
-    if (job.streams) {
-        on_text = [ticket](std::string_view text) {
-            ticket->add_text(text);
-            return true;
-        };
-    }
     try {
         require(engine_);
         if (!scheduler_) scheduler_ = std::make_unique<decode::Scheduler>(*engine_);
+        job.options.cancelled = [ticket] { return ticket->cancelled(); };
+        decode::OnText on_text;
+        if (job.streams) {
+            on_text = [ticket](std::string_view text) {
+                ticket->add_text(text);
+                return true;
+            };
+        }
+        // Made first, because nothing may fail after add(): a text would run that no ticket takes.
+        Open one(1);
         const decode::Scheduler::Id id =
             scheduler_->add(std::move(job.prompt), std::move(job.options), std::move(on_text));
         if (job.on_host) scheduler_->guess_on_host(id);
-        open_.emplace(id, job.ticket);
+        one.front() = {id, ticket};
+        open_.splice(open_.end(), one);
     } catch (...) {
         ticket->end(std::current_exception());
     }

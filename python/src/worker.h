@@ -11,11 +11,13 @@
 #include <deque>
 #include <exception>
 #include <functional>
-#include <map>
+#include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "decode/generate.h"
@@ -27,13 +29,18 @@ namespace mr::python {
 // A request, shared by both sides: the worker fills it, the caller waits for it.
 class Ticket {
   public:
+    // `cancels` counts the cancelled tickets of a worker.
+    using Cancels = std::shared_ptr<std::atomic<std::uint64_t>>;
+    explicit Ticket(Cancels cancels) : cancels_(std::move(cancels)) {}
     // Waits at most this many seconds until it has ended, or, if `text`, has new text.
     bool wait(double seconds, bool text);
     std::string take_text();  // text since the last call
     bool ended();
     // Throws the error that ended it, if any.
     void check();
-    void cancel() { stop_ = true; }
+    void cancel() {
+        if (!stop_.exchange(true)) ++*cancels_;
+    }
     bool cancelled() const { return stop_; }
 
     decode::Generated made;  // result of a generation that has ended
@@ -49,6 +56,7 @@ class Ticket {
     bool ended_ = false;
     std::exception_ptr error_;
     std::atomic<bool> stop_ = false;
+    const Cancels cancels_;
 };
 using TicketPtr = std::shared_ptr<Ticket>;
 
@@ -78,21 +86,25 @@ class Worker {
         bool streams = false, on_host = false;
         Body body;  // for a job that runs alone
     };
-    using Open = std::map<decode::Scheduler::Id, TicketPtr>;
+    using Open = std::list<std::pair<decode::Scheduler::Id, TicketPtr>>;
 
     TicketPtr put(Job job);
     void drive();
-    bool next_jobs(bool idle, std::vector<Job>& out);
+    bool has_work();
+    std::optional<Job> next_job();
+    void end_cancelled();
     void begin(Job& job);
     void run_alone(Job& job);
     void step();
     void take_ended();
 
     const pid_t process_;
+    const Ticket::Cancels cancels_ = std::make_shared<std::atomic<std::uint64_t>>(0);
     std::unique_ptr<model::Engine> engine_;
     // Used only by the thread.
     std::unique_ptr<decode::Scheduler> scheduler_;
-    Open open_;
+    Open open_;  // in order of arrival
+    std::uint64_t seen_cancels_ = 0;
 
     std::mutex mutex_;
     std::condition_variable work_;

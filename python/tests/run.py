@@ -89,8 +89,9 @@ def main():
     wheels = work / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
     made = step("wheel", [python, "-m", "pip", "wheel", str(SOURCE), "--no-build-isolation",
-                          "--no-deps", "-w", wheels, "-C", f"build-dir={work / 'objects'}", "-C",
-                          f"cmake.define.MILLRACE_BUILD_DIR={build}", "-v"])
+                          "--no-deps", "-w", wheels, "-v",
+                          "--config-settings", f"build-dir={work / 'objects'}",
+                          "--config-settings", f"cmake.define.MILLRACE_BUILD_DIR={build}"])
     if made.returncode != 0:
         stop(made.stdout)
     [wheel] = wheels.glob("*.whl")

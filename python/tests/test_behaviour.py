@@ -149,6 +149,26 @@ def test_closing_ends_what_others_wait_for(monkeypatch):
     assert "was closed while it worked" in str(failed[0])
 
 
+def test_prompts_that_wait_cost_nothing(source):
+    """Where every pass looks at each of them, twelve times as many take a hundred times as long."""
+    with Engine(source / "tests/reference/llama2", device="cpu", threads=1) as engine:
+        few, many = (engine.seconds_of(lambda: engine.model.generate_batch(
+            ["Once"] * count, max_tokens=4, ignore_eos=True, seed=1)) for count in (2000, 24_000))
+    assert many < 2 * 12 * few
+
+
+def test_texts_that_wait_end_when_they_are_closed():
+    with mr.Model("random:gpt2:f32", device="cpu", threads=1, max_sequences=1) as model:
+        streams = [model.stream("x", max_tokens=-1, ignore_eos=True) for _ in range(6)]
+        next(streams[0])  # which takes seconds
+        for stream in (streams[5], streams[1], streams[3]):
+            stream.close()
+        assert not streams[0]._pending.ended()
+        streams[0].close()
+        assert next(streams[2])
+        assert not streams[4]._pending.ended()
+
+
 def test_a_text_is_pickled_with_what_it_knows(model):
     text = model.generate("Once", max_tokens=5, seed=1, logprobs=1)
     copy = pickle.loads(pickle.dumps(text))
@@ -256,12 +276,47 @@ def test_options_that_cannot_be(model, options, kind):
     lambda m: m.chat("Hi"), lambda m: m.chat([{"role": "user"}]),
     lambda m: m.chat([{"role": "user", "content": 3}]), lambda m: m.detokenize(3),
     lambda m: m.eval(3), lambda m: m.embed([3]), lambda m: m.profile(3),
-    lambda m: mr.Model(threads="2"), lambda m: mr.Model(3),
-], ids=range(12))
+    lambda m: mr.Model(threads="2"), lambda m: mr.Model(3), lambda m: m.eval("Once", split=3),
+    lambda m: m.chat([{"role": "user", "content": "Hi"}], template_file=3),
+], ids=range(14))
 def test_arguments_of_a_wrong_type(model, call):
     with pytest.raises(TypeError) as raised:
         call(model)
     assert "\n" not in str(raised.value) and "incompatible" not in str(raised.value)
+
+
+@pytest.mark.parametrize("path", ["/tmp/\udcff", b"/tmp/\xff"])
+@pytest.mark.parametrize("name, call", [
+    ("path", lambda m, path: mr.Model(path)),
+    ("tokenizer", lambda m, path: mr.Model(device="cpu", tokenizer=path)),
+    ("template_file", lambda m, path: m.chat([{"role": "user", "content": "Hi"}],
+                                             template_file=path)),
+    ("path", lambda m, path: m.profile("Once", max_tokens=1).save_html(path)),
+    ("path", lambda m, path: m.profile("Once", max_tokens=1).save_trace(path)),
+    ("out", lambda m, path: mr.data.storybook(out=path, stories=1)),
+    ("data", lambda m, path: mr.data.pack(data=path, tokenizer="storyteller", out="x")),
+    ("out", lambda m, path: mr.train(data="x", out=path)),
+], ids=range(8))
+def test_paths_that_are_not_utf_8(model, name, call, path):
+    with pytest.raises(mr.InputError, match=f"^{name} = b?'/tmp/.*: is not UTF-8; rename it"):
+        call(model, path)
+
+
+def test_paths_may_be_bytes(model, tmp_path):
+    talk = [{"role": "user", "content": "Hi"}]
+    template = tmp_path / "template.jinja"
+    template.write_text("{{ messages[0].content }}")
+    texts = [model.chat(talk, max_tokens=3, seed=1, template_file=path)
+             for path in (template, os.fsencode(template))]
+    assert texts[0] == texts[1]
+
+
+def test_a_text_is_split_at_any_bytes(model):
+    text = "Once upon a time.|One day."
+    expected = model.eval(text, split="|")
+    assert expected.documents == 2
+    for mark in (b"\xff", b"\x00"):
+        assert model.eval(text.encode().replace(b"|", mark), split=mark).nll == expected.nll
 
 
 def test_numbers_of_numpy_are_numbers(model):

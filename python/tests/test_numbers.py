@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import millrace as mr
+from conftest import DEVICE
 
 
 def test_tokenize_and_back(model):
@@ -129,6 +130,20 @@ def test_profile(model, tmp_path):
     with pytest.raises(mr.InputError, match="nowhere"):
         profile.save_html(tmp_path / "nowhere" / "page.html")
     assert len(model.profile("Once", seed=1, ignore_eos=True).text.ids) == 32
+
+
+def test_a_profile_is_that_of_the_program(program):
+    with mr.Model(device=DEVICE, threads=1) as fresh:  # with nothing in its cache
+        profile = fresh.profile("Once upon a time", max_tokens=12, seed=7)
+    words = ("profile", "-p", "Once upon a time", "-n", "12", "--seed", "7")
+    shown, said = program(*words), json.loads(program(*words, "--json"))
+    assert (profile.text, profile.text.ids) == (said["text"], said["ids"])
+    titles = [[line.split(",")[:2] for line in text.splitlines() if " in all" in line]
+              for text in (profile.table(), shown)]
+    assert titles[0] == titles[1] and titles[0][0][0].startswith("prefill: 1 step")
+    stages = {(record["phase"], record["stage"]): record["calls"] for record in profile.records()}
+    assert stages == {(phase, stage["stage"]): stage["calls"] for phase, roofline
+                      in said["roofline"].items() for stage in roofline["stages"]}
 
 
 def test_profile_to_pandas(model):
