@@ -12,7 +12,7 @@ ARG CUDA_ARCH="80;90a;80-virtual"
 ARG VERSION=""
 WORKDIR /millrace
 COPY scripts scripts/
-RUN apt-get update && scripts/deps.sh && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && scripts/deps.sh --program && rm -rf /var/lib/apt/lists/*
 COPY CMakeLists.txt CMakePresets.json LICENSE README.md CHANGELOG.md ./
 COPY cmake cmake/
 COPY include include/

@@ -10,6 +10,9 @@ BENCH  ?= random:tinyllama-1.1b
 # clang-format versions differ in details; the code is formatted with 14.
 CLANG_FORMAT ?= $(firstword $(shell command -v clang-format-14 clang-format) clang-format)
 CLANG_TIDY   ?= $(firstword $(shell command -v clang-tidy-14 clang-tidy) clang-tidy)
+# Without python3-venv, Debian's Python leaves a folder with bin/python and no pip.
+venv = @test -x $(1)/bin/pip || python3 -m venv $(1) || { \
+	echo "make: no virtual environment in $(1) (Debian: install python3-venv)" >&2; exit 1; }
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
 .PHONY: help run test test-compat test-serve test-python test-gpu sanitize-gpu build program configure deps bench install format \
@@ -27,7 +30,7 @@ test: build ## install missing packages, build, and run every test
 	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 test-compat: program ## compare with transformers and tokenizers, in its own virtual environment
-	test -x build/compat/bin/python || python3 -m venv build/compat
+	$(call venv,build/compat)
 	build/compat/bin/pip install -q -r tests/compat/requirements.txt
 	build/compat/bin/python -B tests/compat/record.py --check
 	MILLRACE_DEVICE=cpu MILLRACE_BIN=$(BUILD)/millrace python3 -B tests/cli/compat_test.py
@@ -58,11 +61,13 @@ configure: deps
 deps: ## install missing packages (apt)
 	@scripts/deps.sh
 
-bench: program ## measure decode, prefill and load on the TinyLlama shape (BENCH=MODEL for another)
-	$(BUILD)/millrace bench decode $(BENCH):q8_0
-	$(BUILD)/millrace bench decode $(BENCH):q4_0
-	$(BUILD)/millrace bench prefill $(BENCH):q8_0
-	$(BUILD)/millrace bench load $(BENCH):q8_0
+# A shape is measured in two types, a file in its own.
+BENCH_AS = $(if $(filter random:%,$(BENCH)),$(foreach type,$(1),$(BENCH):$(type)),$(BENCH))
+
+bench: program ## measure decode, prefill and load on the TinyLlama shape (BENCH=random:SHAPE or FILE)
+	for model in $(call BENCH_AS,q8_0 q4_0); do $(BUILD)/millrace bench decode $$model || exit; done
+	$(BUILD)/millrace bench prefill $(call BENCH_AS,q8_0)
+	$(BUILD)/millrace bench load $(call BENCH_AS,q8_0)
 
 install: configure ## install to PREFIX
 	cmake --build $(BUILD) -j $(JOBS) --target millrace_installed
@@ -84,7 +89,7 @@ tidy: deps ## run clang-tidy over the code (FILES=... for some of it)
 	@scripts/tidy.sh "$(CLANG_TIDY)" $(JOBS) $(FILES)
 
 docs: ## make the documentation as a static site in build/site, with mkdocs in build/docs
-	test -x build/docs/bin/python || python3 -m venv build/docs
+	$(call venv,build/docs)
 	build/docs/bin/pip install -q -r docs/requirements.txt
 	build/docs/bin/mkdocs build --strict
 

@@ -1,5 +1,5 @@
 # CUDA is found, never required: without nvcc the same commands build the CPU engine.
-#   MILLRACE_CUDA          AUTO (use it if nvcc is found), ON (fail without), OFF
+#   MILLRACE_CUDA          AUTO (use it if an nvcc is found that is new enough), ON (fail without), OFF
 #   MILLRACE_CUDA_ARCH     e.g. 90a, 80, "75;86"; empty: this machine's GPU, or 90a where it has none;
 #                          "80-virtual": PTX, which newer GPUs compile at the first run;
 #                          "75:90": what a 7.5 would run, as machine code of a 9.0, so that the
@@ -15,14 +15,38 @@ set(MILLRACE_CUDA_ARCH "" CACHE STRING "GPU architectures to compile for; empty:
 set(MILLRACE_CUDA_OPTIMIZE AUTO CACHE STRING "Optimise kernels: AUTO, ON or OFF")
 set_property(CACHE MILLRACE_CUDA_OPTIMIZE PROPERTY STRINGS AUTO ON OFF)
 
+# cudaGetDriverEntryPointByVersion is of 12.5, __maxnreg__ of 12.4. docs/install.md names it, too.
+set(MR_CUDA_NEEDED 12.5)
+
 set(MILLRACE_HAS_CUDA FALSE)
+set(MR_NO_CUDA "not used")
 if(NOT MILLRACE_CUDA STREQUAL "OFF" AND NOT MILLRACE_SANITIZE AND NOT MILLRACE_TSAN)
+    # Where a compiler is named, headers and libraries are those of its toolkit, and not of another
+    # nvcc on PATH. As with CXX, the first configure decides.
+    if(NOT CMAKE_CUDA_COMPILER AND NOT CUDAToolkit_NVCC_EXECUTABLE AND DEFINED ENV{CUDACXX})
+        get_filename_component(CMAKE_CUDA_COMPILER "$ENV{CUDACXX}" PROGRAM)
+    endif()
+    if(CMAKE_CUDA_COMPILER)
+        find_program(CUDAToolkit_NVCC_EXECUTABLE ${CMAKE_CUDA_COMPILER})
+    endif()
     find_package(CUDAToolkit QUIET)
-    if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
+    set(remedy "put nvcc ${MR_CUDA_NEEDED} or later on PATH, or name it with CUDACXX=/path/to/nvcc")
+    if(NOT CUDAToolkit_FOUND OR NOT CUDAToolkit_NVCC_EXECUTABLE)
+        if(MILLRACE_CUDA STREQUAL "ON")
+            message(FATAL_ERROR "MILLRACE_CUDA=ON, but nvcc was not found: ${remedy}")
+        endif()
+    elseif(CUDAToolkit_VERSION VERSION_LESS MR_CUDA_NEEDED)
+        string(CONCAT MR_NO_CUDA "${CUDAToolkit_NVCC_EXECUTABLE} is ${CUDAToolkit_VERSION}, which is too "
+                                 "old (${MR_CUDA_NEEDED} or later is needed)")
+        # What was found is not kept: the next configure looks again.
+        foreach(variable CUDAToolkit_NVCC_EXECUTABLE CUDAToolkit_BIN_DIR CUDA_CUDART)
+            unset(${variable} CACHE)
+        endforeach()
+        if(MILLRACE_CUDA STREQUAL "ON")
+            message(FATAL_ERROR "MILLRACE_CUDA=ON, but ${MR_NO_CUDA}; ${remedy}")
+        endif()
+    else()
         set(MILLRACE_HAS_CUDA TRUE)
-    elseif(MILLRACE_CUDA STREQUAL "ON")
-        message(FATAL_ERROR "MILLRACE_CUDA=ON, but nvcc was not found: put it on PATH or set "
-                            "CUDAToolkit_ROOT")
     endif()
 endif()
 
@@ -86,7 +110,7 @@ if(MILLRACE_HAS_CUDA)
                        "(-DMILLRACE_CUDA_ARCH=90 builds for a GPU elsewhere)")
     endif()
 else()
-    message(STATUS "CUDA: not used; the CPU engine alone is built")
+    message(STATUS "CUDA: ${MR_NO_CUDA}; the CPU engine alone is built")
 endif()
 
 # millrace_cuda(): compiles what needs the CUDA toolkit into the library: *.cu, and *_cuda.cpp,

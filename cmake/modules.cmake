@@ -61,7 +61,7 @@ function(millrace_modules_together count)
     endif()
     set(json_reports observe/page observe/roofline observe/run_report observe/trace)
     set(json_files formats/json formats/safetensors model/io/convert_huggingface
-        model/io/convert_tokenizer)
+        text/tokenizer_json_writer)
     set(json_runs train/state_file train/options)
     foreach(group json_reports json_files json_runs)
         list(TRANSFORM ${group} REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/src/\\1.cpp")

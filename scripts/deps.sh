@@ -1,7 +1,17 @@
 #!/bin/sh
 # Installs the packages the build needs, and only those that are missing. If all are there, it needs
 # neither network nor root.
+# usage: deps.sh [--program]     --program: without what only tests and MPI need
 set -u
+
+case "$*" in
+    "") program_only= ;;
+    --program) program_only=1 ;;
+    *)
+        echo "usage: deps.sh [--program]" >&2
+        exit 2
+        ;;
+esac
 
 missing=
 wanted= # missing, but the build works without
@@ -29,19 +39,21 @@ at_least() { # COMMAND VERSION: whether the first x.y in its --version is at lea
 need g++ command -v "${CXX:-c++}"
 need cmake at_least cmake 3.25
 need ninja-build command -v ninja
-need python3 command -v python3
 need libcli11-dev header CLI/CLI.hpp
 need nlohmann-json3-dev header nlohmann/json.hpp
 need libfmt-dev header fmt/core.h
-need libgtest-dev header gtest/gtest.h
 # For HTTP in `millrace serve`.
 need libboost-dev header boost/beast/http/parser.hpp
 # For line editing in `millrace chat`.
 want libedit-dev header histedit.h
 want pkg-config command -v pkg-config
-# For training one model with several processes (ranks).
-want libopenmpi-dev command -v mpicxx
-want openmpi-bin command -v mpirun
+if [ -z "$program_only" ]; then
+    need python3 command -v python3
+    need libgtest-dev header gtest/gtest.h
+    # For training one model with several processes (ranks).
+    want libopenmpi-dev command -v mpicxx
+    want openmpi-bin command -v mpirun
+fi
 
 [ -n "$missing$wanted" ] || exit 0
 

@@ -1,9 +1,13 @@
-"""What mkdocs needs besides its configuration (mkdocs.yml): the contents, from docs/index.md; the anchors
-that GitHub has; and Markdown as GitHub reads it."""
+"""What mkdocs needs besides its configuration (mkdocs.yml): the contents, from docs/index.md; the pages
+beside docs/ that it lists; the anchors that GitHub has; and Markdown as GitHub reads it."""
 import os
 import pathlib
 import re
 
+from mkdocs.structure.files import File
+
+# Pages of the repository's root that the site has too.
+ROOT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "CHANGELOG.md")
 LINK = re.compile(r"\[([^\]\n]+)\]\(([^)#\s]+\.md)\)")
 # A link that leaves docs/, as [text](../include/millrace/millrace.h).
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)\s]+)\)")
@@ -28,6 +32,10 @@ def entries(page):
     return found
 
 
+def is_root_page(path, docs):
+    return path.name in ROOT_PAGES and path.parent == docs.resolve().parent
+
+
 def navigation(docs):
     index = docs / "index.md"
     contents, section, listed = [{"Millrace": "index.md"}], None, set()
@@ -40,6 +48,8 @@ def navigation(docs):
             continue
         for title, target in LINK.findall(line):
             path = (docs / target).resolve()
+            if is_root_page(path, docs):
+                section.append({title: path.name})
             if path not in pages or path in listed:
                 continue
             listed.add(path)
@@ -57,6 +67,14 @@ def on_config(config):
     return config
 
 
+def on_files(files, config):
+    docs = pathlib.Path(config["docs_dir"])
+    for name in ROOT_PAGES:
+        text = (docs.parent / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, name, content=text))
+    return files
+
+
 def on_page_markdown(markdown, page, config, files):
     docs = os.path.abspath(config["docs_dir"])
     here = os.path.dirname(os.path.join(docs, page.file.src_path))
@@ -66,6 +84,8 @@ def on_page_markdown(markdown, page, config, files):
         if path.startswith(docs + os.sep):
             return link[0]
         name = os.path.relpath(path, os.path.dirname(docs))
+        if name in ROOT_PAGES:
+            return f"[{link[1]}]({os.path.relpath(os.path.join(docs, name), here)})"
         return f"`{name}`" if link[1].strip("`") == name else f"{link[1]} (`{name}`)"
 
     lines, fenced = [], False

@@ -28,7 +28,8 @@ wheel() {
         echo "package: no wheel without a virtual environment (Debian: python3-venv)" >&2
     else
         $build/venv/bin/pip wheel . --no-deps --disable-pip-version-check -w out/packages.new \
-            -C "build-dir=$build/python" -C "cmake.define.MILLRACE_BUILD_DIR=$PWD/$build"
+            --config-settings "build-dir=$build/python" \
+            --config-settings "cmake.define.MILLRACE_BUILD_DIR=$PWD/$build" # -C: not in pip 23.0
     fi
 }
 status=0

@@ -39,6 +39,8 @@ def check(root, cmake):
     for script in re.findall(r"\bscripts/\S+?\.sh", run):
         if not (root / script).exists() or "scripts" not in copied:
             wrong.append(f"no {script}")
+    if "deps.sh --program" not in run:
+        wrong.append("the build stage installs what only tests and MPI need")
     last = dict(found[max(i for i, (word, _) in enumerate(found) if word == "FROM"):])
     if last.get("ENTRYPOINT") != '["millrace"]' or last.get("USER", "0") in ("0", "root"):
         wrong.append("the image has to run millrace, and not as root")
@@ -50,7 +52,9 @@ def check(root, cmake):
         for path in copied:
             (shutil.copytree if (root / path).is_dir() else shutil.copy)(root / path, tree / path)
         [preset] = re.findall(r"--preset (\S+)", run)
-        for command in ([cmake, "--preset", preset, "-DMILLRACE_CUDA=OFF"],
+        # The build stage has only what deps.sh --program installs.
+        absent = [f"-DCMAKE_DISABLE_FIND_PACKAGE_{name}=ON" for name in ("GTest", "MPI", "Python3")]
+        for command in ([cmake, "--preset", preset, "-DMILLRACE_CUDA=OFF", *absent],
                         [cmake, "--build", tree / "build" / preset, "--target", "help"]):
             done = subprocess.run(command, cwd=tree, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True)

@@ -11,9 +11,10 @@ PARSES = re.compile(r"json\w*\s*(<[^>]*>)?\s*::\s*(parse|sax_parse|accept|from_\
 # The pattern does not see a value of the library under another name, so only these files may
 # include its whole header, for writing. Others use formats/json.h for reading.
 WRITERS = {"src/cli/json.h", "src/formats/json.cpp", "src/formats/safetensors.cpp",
-           "src/model/io/convert_huggingface.cpp", "src/model/io/convert_tokenizer.cpp",
+           "src/model/io/convert_huggingface.cpp",
            "src/model/io/generation.cpp", "src/observe/page.cpp",
            "src/observe/roofline.cpp", "src/observe/run_report.cpp", "src/observe/trace.cpp",
+           "src/text/tokenizer_json_writer.cpp",
            "src/train/options.cpp", "src/train/state_file.cpp"}
 HEADER = re.compile(r"#include\s*<nlohmann/json\.hpp>")
 # Lines that the patterns must match.
