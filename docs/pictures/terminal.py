@@ -5,7 +5,7 @@
     terminal.py draw             writes terminal.svg from terminal.json
     terminal.py check            fails where terminal.svg is not what draw would write
 
-The picture plays the recording slowed down (SLOWED): the story comes in a tenth of a second. The table of the
+The picture plays the recording slowed down (SLOWED): the story comes in 15 ms. The table of the
 prompt (prefill) is left out.
 """
 import html
@@ -18,9 +18,9 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 RECORD, PICTURE = HERE / "terminal.json", HERE / "terminal.svg"
-ARGUMENTS = ["run", "-p", "Once upon a time", "--seed", "1", "--roofline"]
-SHOWN = "$ millrace run -p 'Once upon a time' --seed 1 --roofline"
-COLUMNS, SLOWED = 100, 60
+ARGUMENTS = ["run", "-p", "Once upon a time", "-n", "58", "--seed", "1", "--roofline"]
+SHOWN = "$ millrace run -p 'Once upon a time' -n 58 --seed 1 --roofline"
+COLUMNS, SLOWED = 100, 200
 WIDTH, LINE, LEFT, TOP = 7.22, 16.5, 16, 46  # of a letter and a line of 12 px, margins; px
 STORY, TABLE, NOTE, COMMAND = "#e6e1d8", "#9fb3c8", "#e0a458", "#7fc8a9"
 
@@ -73,8 +73,8 @@ def draw(record):
            f'height="{height}" role="img" aria-label="A story told by millrace run, and where the '
            'time of its tokens went">',
            "<style>text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
-           "white-space:pre}.p{opacity:0;animation:in .01s forwards}@keyframes in{to{opacity:1}}"
-           "@media(prefers-reduced-motion:reduce){.p{opacity:1;animation:none}}</style>",
+           "white-space:pre}.p{animation:in .01s backwards}@keyframes in{from{opacity:0}}"
+           "@media(prefers-reduced-motion:reduce){.p{animation:none}}</style>",
            f'<rect width="{width}" height="{height}" rx="8" fill="#1b1f24"/>',
            '<circle cx="20" cy="18" r="5" fill="#e0665a"/><circle cx="38" cy="18" r="5" fill="#e0a458"/>'
            '<circle cx="56" cy="18" r="5" fill="#7fc8a9"/>',
