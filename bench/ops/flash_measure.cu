@@ -7,6 +7,7 @@
 #include "bench/ops/flash_measure.h"
 #include "bench/ops/flash_unfused.h"
 #include "core/cuda/kernel.cuh"
+#include "core/median.h"
 #include "ops/attention/flash/flash_cuda.h"
 #include "ops/attention/paged/fill.cuh"
 #include "ops/linear/gemm_cuda.h"
@@ -74,11 +75,7 @@ class Rounds {
         seconds_.push_back(end.seconds_since(begin) / calls_);
     }
     // Of all rounds but the first two.
-    double median() const {
-        std::vector<double> late(seconds_.begin() + 2, seconds_.end());
-        std::sort(late.begin(), late.end());
-        return late[late.size() / 2];
-    }
+    double median() const { return mr::median({seconds_.begin() + 2, seconds_.end()}); }
 
   private:
     const Stream& stream_;

@@ -6,17 +6,11 @@
 
 #include "core/cpu.h"
 #include "core/cuda/device.h"
+#include "core/median.h"
 #include "observe/bandwidth.h"
 
 namespace mr::ops {
-namespace {
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::vector<float> plausible_logits(std::int64_t vocab, std::uint32_t seed) {
     std::mt19937 random(seed);

@@ -11,6 +11,7 @@
 #include "core/cpu.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "core/median.h"
 #include "core/philox.h"
 #include "model/train/train_engine.h"
 

@@ -240,13 +240,6 @@ std::vector<float> shares_of_others(std::span<const Gradient> gradients, int ran
     return out;
 }
 
-double median(std::vector<double> values) {
-    if (values.empty()) return 0;
-    std::ranges::sort(values);
-    const std::size_t half = values.size() / 2;
-    return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 double Times::hidden() const {
     const double least = std::min(compute, communication);
     return least > 0 ? (compute + communication - both) / least : 0;

@@ -104,8 +104,6 @@ std::vector<float> recorded_parts(std::span<const Gradient> gradients, int rank,
 std::vector<float> shares_of_others(std::span<const Gradient> gradients, int rank,
                                     std::span<const float> flat);
 
-double median(std::vector<double> values);
-
 // Seconds.
 struct Times {
     double compute = 0;        // a step without an exchange

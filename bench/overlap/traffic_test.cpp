@@ -106,7 +106,6 @@ TEST(Overlap, Hidden) {
     const Times long_link{.compute = 10e-3, .communication = 40e-3, .both = 40e-3};
     EXPECT_NEAR(long_link.hidden(), 1, 1e-12);
     EXPECT_EQ(long_link.hidden_of_ready(), 0);
-    EXPECT_EQ(median({3, 1, 2, 10}), 2.5);
 }
 
 TEST(Overlap, GhostsHaveValuesOfTheirOwn) {

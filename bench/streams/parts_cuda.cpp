@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "bench/streams/work.h"
+#include "core/median.h"
 
 namespace mr::streams {
 namespace {

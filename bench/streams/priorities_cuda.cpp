@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "bench/streams/work.h"
+#include "core/median.h"
 
 namespace mr::streams {
 namespace {

@@ -16,11 +16,6 @@ MemoryPlan host_plan(const Options& options) {
     return plan;
 }
 
-double median(std::vector<double> values) {
-    std::ranges::sort(values);
-    return values.empty() ? 0 : values[values.size() / 2];
-}
-
 double seconds_a_pass(const std::vector<double>& ends, double until) {
     std::size_t passes = ends.size();
     while (passes > 1 && ends[passes - 1] > until) --passes;

@@ -98,7 +98,6 @@ struct Log {
     static constexpr double kSynchronousMs = 19.62, kStreamsMs = 7.78, kSpeedUp = 2.52;
 };
 
-double median(std::vector<double> values);
 // Mean seconds of the consecutive passes, ending at `ends`, that end by `until`; always counts the
 // first.
 double seconds_a_pass(const std::vector<double>& ends, double until);

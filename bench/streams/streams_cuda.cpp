@@ -10,6 +10,7 @@
 #include "bench/streams/runner.h"
 #include "core/cuda/check.h"
 #include "core/cuda/device.h"
+#include "core/median.h"
 
 namespace mr::streams {
 namespace {

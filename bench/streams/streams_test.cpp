@@ -18,12 +18,6 @@ TEST(Streams, OnlyPassesBesideTheOtherDirectionCount) {
     EXPECT_DOUBLE_EQ(seconds_a_pass({3, 4}, 1), 3);
 }
 
-TEST(Streams, Median) {
-    EXPECT_EQ(median({3, 1, 2}), 2);
-    EXPECT_EQ(median({5}), 5);
-    EXPECT_EQ(median({}), 0);
-}
-
 Report report() {
     Report r;
     r.gpu = "<GPU>";

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/error.h"
+#include "core/median.h"
 #include "decode/loop.h"
 #include "decode/open_sequence.h"
 #include "observe/device_bandwidth.h"
@@ -75,11 +76,7 @@ Tensor run_prompt(model::Engine& engine, model::SeqId seq, std::span<const std::
     return logits;
 }
 
-double Measured::median_seconds() const {
-    std::vector<double> sorted = seconds;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted.empty() ? 0 : sorted[sorted.size() / 2];
-}
+double Measured::median_seconds() const { return median(seconds); }
 double Measured::best_seconds() const {
     return seconds.empty() ? 0 : *std::min_element(seconds.begin(), seconds.end());
 }

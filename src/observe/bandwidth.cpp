@@ -11,6 +11,7 @@
 
 #include "core/arena.h"
 #include "core/error.h"
+#include "core/median.h"
 #include "core/memory.h"
 
 namespace mr::observe {
@@ -113,10 +114,9 @@ Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes, double sec
     std::vector<double> times;
     const auto start = std::chrono::steady_clock::now();
     while (times.size() < kFewest || seconds_since(start) < seconds) times.push_back(one_pass());
-    std::sort(times.begin(), times.end());
     Bandwidth result;
-    result.best = static_cast<double>(size) / times.front();
-    result.median = static_cast<double>(size) / times[times.size() / 2];
+    result.best = static_cast<double>(size) / *std::ranges::min_element(times);
+    result.median = static_cast<double>(size) / median(times);
     result.passes = static_cast<int>(times.size());
     result.buffer_bytes = size;
     return result;

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "core/error.h"
+#include "core/median.h"
 #include "core/philox.h"
 #include "train/noise.h"
 
@@ -26,13 +27,7 @@ void fill(std::span<std::int32_t> host, int vocab, std::uint64_t seed, std::uint
 
 }  // namespace
 
-double TrainMeasured::step_seconds() const {
-    if (seconds.empty()) return 0;
-    std::vector<double> sorted = seconds;
-    std::sort(sorted.begin(), sorted.end());
-    const std::size_t half = sorted.size() / 2;
-    return sorted.size() % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-}
+double TrainMeasured::step_seconds() const { return median(seconds); }
 double TrainMeasured::best_seconds() const {
     return seconds.empty() ? 0 : *std::min_element(seconds.begin(), seconds.end());
 }

@@ -17,6 +17,7 @@
 #include "cli/ranks.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "core/median.h"
 #include "observe/units.h"
 
 namespace mr::cli {
@@ -67,8 +68,7 @@ Measured measure(comm::Comm& comm, const BenchCommOptions& options, const char* 
         seconds.push_back(comm.most(took.count()));
         around += comm.sent_bytes() - last;
     }
-    std::ranges::sort(seconds);
-    return {name, count, seconds[seconds.size() / 2],
+    return {name, count, median(seconds),
             (comm.sent_bytes() - before - around) / static_cast<std::uint64_t>(options.reps)};
 }
 

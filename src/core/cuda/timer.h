@@ -1,10 +1,11 @@
 // Times work on the device: captured in a graph, replayed, measured by events.
 #pragma once
 
-#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/cuda/device.h"
+#include "core/median.h"
 
 namespace mr::cuda {
 
@@ -34,8 +35,7 @@ double seconds_per_call(const Stream& stream, int calls, Body&& body, int replay
         end.synchronize();
         if (i >= 2) seconds.push_back(end.seconds_since(begin) / calls);
     }
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[seconds.size() / 2];
+    return median(std::move(seconds));
 }
 
 }  // namespace mr::cuda
