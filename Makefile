@@ -4,6 +4,8 @@ PRESET ?= release
 BUILD  := build/$(PRESET)
 PREFIX ?= /usr/local
 JOBS   ?= $(shell scripts/jobs.sh)
+# One more than compilers: some tests wait for processes that they have ended.
+TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 PROMPT ?= Once upon a time
 BENCH  ?= random:tinyllama-1.1b
 
@@ -27,7 +29,8 @@ run: program ## install missing packages, build, and tell a story with the bundl
 	@$(BUILD)/millrace run -p "$(PROMPT)" -n 300
 
 test: build ## install missing packages, build, and run every test
-	ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(TEST_JOBS) || { \
+	    status=$$?; python3 -B scripts/failed_tests.py $(BUILD); exit $$status; }
 
 test-compat: program ## compare with transformers and tokenizers, in its own virtual environment
 	$(call venv,build/compat)

@@ -133,6 +133,8 @@ if(Python3_FOUND)
              ${PROJECT_SOURCE_DIR}/tests/house/docker.py ${PROJECT_SOURCE_DIR} ${CMAKE_COMMAND})
     add_test(NAME house.deps COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/tests/house/deps.py ${PROJECT_SOURCE_DIR})
+    add_test(NAME house.failed_tests COMMAND ${Python3_EXECUTABLE} -B
+             ${PROJECT_SOURCE_DIR}/tests/house/failed_tests.py ${PROJECT_SOURCE_DIR} ${CMAKE_CTEST_COMMAND})
     add_test(NAME house.makefile COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/tests/house/makefile.py ${PROJECT_SOURCE_DIR})
     set_tests_properties(house.makefile PROPERTIES SKIP_RETURN_CODE 77)

@@ -171,12 +171,12 @@ TEST_P(RoundTrip, StreamsTheSameTextAtEverySplit) {
     }
 }
 
-// Quadratic merging would take hours here, and exceed the test's time limit.
-TEST_P(RoundTrip, AMillionOfTheSame) {
+// Quadratic merging would exceed the time limit of the test.
+TEST_P(RoundTrip, ManyOfTheSame) {
 #ifdef MR_SANITIZED
     constexpr std::size_t n = 20'000;
 #else
-    constexpr std::size_t n = 1'000'000;
+    constexpr std::size_t n = 300'000;
 #endif
     const std::string unit[] = {"a",      "ab",      " ", "\n", "7",    "-",         " \n",
                                 "\u00e9", "e\u0301", "<", "' ", "\x80", "\U0001f999"};
@@ -188,7 +188,7 @@ TEST_P(RoundTrip, AMillionOfTheSame) {
         const Ids ids = tokenizer_->encode(text, {.add_special = false});
         const double seconds = seconds_since(start);
         slowest = std::max(slowest, seconds);
-        if (u == "a") std::printf("1 MB of a: %.3f s, %zu ids\n", seconds, ids.size());
+        if (u == "a") std::printf("%zu bytes of a: %.3f s, %zu ids\n", n, seconds, ids.size());
         ASSERT_TRUE(tokenizer_->decode(ids) == normal(text)) << testing::PrintToString(u);
     }
     std::printf("slowest of %zu: %.3f s\n", std::size(unit), slowest);
