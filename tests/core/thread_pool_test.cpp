@@ -95,12 +95,16 @@ TEST(ThreadPool, AWorkerThatDoesNotRunIsNotWaitedFor) {
         ++arrived;
         while (arrived < 2) std::this_thread::yield();
     });
-    struct sigaction stay {
-    }, before{};
-    stay.sa_handler = stay_in_handler;
-    ASSERT_EQ(::sigaction(SIGUSR1, &stay, &before), 0);
-    ASSERT_EQ(::pthread_kill(worker, SIGUSR1), 0);
-    while (!stuck) std::this_thread::yield();
+    stuck = let_go = false;
+    struct sigaction stay {};
+    stay.sa_handler = stay_in_handler;  // to the end: a signal may still be on its way
+    ASSERT_EQ(::sigaction(SIGUSR1, &stay, nullptr), 0);
+    // Again and again: ThreadSanitizer keeps a signal until the thread's next atomic operation, and
+    // a worker that has just fallen asleep has none until another signal wakes it.
+    while (!stuck) {
+        ASSERT_EQ(::pthread_kill(worker, SIGUSR1), 0);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     for (int loop = 0; loop < 100; ++loop) {
         int done = 0;  // of the caller alone
         pool.parallel_for(50, 1, [&](std::int64_t, std::int64_t, int) { ++done; });
@@ -110,7 +114,6 @@ TEST(ThreadPool, AWorkerThatDoesNotRunIsNotWaitedFor) {
     std::atomic<int> done{0};
     pool.parallel_for(50, 1, [&](std::int64_t, std::int64_t, int) { ++done; });
     EXPECT_EQ(done, 50);
-    ::sigaction(SIGUSR1, &before, nullptr);
 }
 
 // A pool that ends right behind a loop: workers that come late to the loop see its end, too.
