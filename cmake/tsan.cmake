@@ -82,7 +82,8 @@ target_compile_definitions(test_tsan PRIVATE
 # Left out: tests that take long for their values, not for their threads.
 string(JOIN ":" too_long "*AgreeWithDouble" Training.LearnsOneBatchByHeart
        Training.GrainsAreAddedUpInABinaryTree Pipeline.StagesTrainAsOneRankDoes
-       Training.AModelThatTurnsNeighboursGoesOnAsItWas Memory.PeakGrowsWithWhatIsTouched)
+       Training.AModelThatTurnsNeighboursGoesOnAsItWas Memory.PeakGrowsWithWhatIsTouched
+       Scheduler.AThousandSequencesHaveTheBitsTheyHaveAlone Linear.QuantisedBitsAreTheSameOnEveryPath)
 # With the name of every test, so that one that hangs is known.
 add_test(NAME tsan.threads COMMAND ${PROJECT_SOURCE_DIR}/scripts/tsan.sh $<TARGET_FILE:test_tsan>
          "--gtest_filter=-${too_long}")

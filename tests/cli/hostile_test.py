@@ -19,7 +19,7 @@ from serving import Server
 SEED = 22
 # Seconds for a whole answer, which may have all tokens of the context, on a busy machine.
 PATIENCE = 120
-COUNT = int(os.environ.get("MILLRACE_HOSTILE", 5000))
+COUNT = int(os.environ.get("MILLRACE_HOSTILE", 3000))
 ONLY = os.environ.get("MILLRACE_HOSTILE_ONLY")
 PROGRAM = os.environ.get("MILLRACE_ASAN", str(driver.BUILD / "millrace_asan"))
 THREADS = 6
