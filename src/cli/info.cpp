@@ -49,9 +49,8 @@ std::optional<cuda::DeviceInfo> find_gpu(const SharedOptions& options) {
 std::string why_no_gpu() {
     const std::string why = cuda::why_no_device();
     if (why != cuda::no_gpu_found() || kernels_optimised()) return why;
-    constexpr std::string_view kNone = "no GPU found";
-    return fmt::format("{}, and this build's kernels are not optimised (MILLRACE_CUDA_OPTIMIZE){}",
-                       kNone, why.substr(kNone.size()));
+    return "no GPU found, and this build's kernels are not optimised; on a machine with a GPU, "
+           "install its NVIDIA driver and build again, or use --device cpu";
 }
 
 std::string version_name(int number) {
@@ -184,7 +183,7 @@ InfoPlan make_plan(const model::Model& model, const InfoOptions& options,
     InfoPlan plan;
     plan.available = gpu ? gpu->free_bytes : cpu_info().memory_bytes;
     plan.whole_pool = model::with_defaults(model, wanted, 0).pool;
-    plan.engine = model::with_defaults(model, wanted, plan.available);
+    plan.engine = model::with_defaults(model, wanted, model::room_for_engine(model, wanted));
     plan.memory = model::plan_engine(model, plan.engine);
     return plan;
 }

@@ -10,6 +10,7 @@
 #include "cli/model_server.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
+#include "core/arena.h"
 #include "core/error.h"
 #include "observe/units.h"
 
@@ -58,6 +59,13 @@ void wait_for_end() {
     while (!InterruptGuard::pending()) std::this_thread::sleep_for(milliseconds(20));
 }
 
+std::uint64_t cache_bytes(const MemoryPlan& plan) {
+    std::uint64_t bytes = 0;
+    for (const MemoryPlan::Item& item : plan.items())
+        bytes += item.name == "KV cache" ? item.bytes : 0;
+    return bytes;
+}
+
 int serve_model(const Command& command, ServeOptions options) {
     require_safe(options);
     const InterruptGuard guard;
@@ -75,10 +83,12 @@ int serve_model(const Command& command, ServeOptions options) {
         remark(one_line(notice));
     }
     const serve::HttpServer& http = server.http();
-    out(fmt::format("millrace: {} at http://{}:{} ({}, context {}, {})\n",
+    out(fmt::format("millrace: {} at http://{}:{} ({}, context {}, cache of {} tokens in {}, {})\n",
                     one_line(server.options().api.model), http.address(), http.port(),
                     observe::counted(server.options().sequences, "sequence"),
-                    server.desk().most_positions(), server.loaded().engine.cuda ? "GPU" : "CPU"));
+                    server.desk().most_positions(), server.metrics().cache_tokens.load(),
+                    format_bytes(cache_bytes(server.options().api.plan)),
+                    server.loaded().engine.cuda ? "GPU" : "CPU"));
     wait_for_end();
     server.end(options.grace);
     return 0;

@@ -51,6 +51,26 @@ std::optional<std::uint64_t> cgroup_memory_limit(const fs::path& groups, const f
     return least;
 }
 
+std::optional<std::uint64_t> cgroup_memory_free(const fs::path& groups, const fs::path& mount) {
+    std::optional<std::uint64_t> least;
+    walk_up(groups, mount, "memory", [&](const fs::path& group, bool v2) {
+        std::ifstream limit_file(group / (v2 ? "memory.max" : "memory.limit_in_bytes"));
+        std::ifstream used_file(group / (v2 ? "memory.current" : "memory.usage_in_bytes"));
+        std::uint64_t limit = 0, used = 0;
+        if (!(limit_file >> limit) || !(used_file >> used)) return;
+        std::ifstream parts(group / "memory.stat");
+        std::string name;
+        for (std::uint64_t bytes = 0; parts >> name >> bytes;) {
+            if (name == (v2 ? "inactive_file" : "total_inactive_file") ||
+                name == (v2 ? "active_file" : "total_active_file")) {
+                used -= std::min(used, bytes);
+            }
+        }
+        keep_least(least, limit - std::min(limit, used));
+    });
+    return least;
+}
+
 std::optional<double> cgroup_cpu_quota(const fs::path& groups, const fs::path& mount) {
     std::optional<double> least;
     walk_up(groups, mount, "cpu", [&](const fs::path& group, bool v2) {

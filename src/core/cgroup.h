@@ -17,6 +17,10 @@ inline constexpr const char* kGroupMount = "/sys/fs/cgroup";
 std::optional<std::uint64_t> cgroup_memory_limit(const std::filesystem::path& groups = kOwnGroups,
                                                  const std::filesystem::path& mount = kGroupMount);
 
+// What the groups with a limit have left of it, in bytes. The cache of files counts as free.
+std::optional<std::uint64_t> cgroup_memory_free(const std::filesystem::path& groups = kOwnGroups,
+                                                const std::filesystem::path& mount = kGroupMount);
+
 // Seconds of CPU time per second: 2 with `docker run --cpus=2` (v2's cpu.max, v1's
 // cpu/cpu.cfs_quota_us and cpu.cfs_period_us).
 std::optional<double> cgroup_cpu_quota(const std::filesystem::path& groups = kOwnGroups,

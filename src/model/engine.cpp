@@ -8,6 +8,7 @@
 #include "core/cpu.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "core/memory.h"
 #include "model/cpu/cpu_engine.h"
 #include "model/cuda/device_engine.h"
 #include "model/cuda/device_weights.h"
@@ -58,10 +59,6 @@ void require_cpu_layers(const Model& model) {
                    "no engine of this program runs the model");
 }
 
-std::uint64_t available_bytes(const EngineOptions& options) {
-    return options.cuda ? cuda::require_device().free_bytes : cpu_info().memory_bytes;
-}
-
 // Pages of a ring for passes with `rows` rows of a sequence: pages that the first row sees must
 // still be there when the last row is stored.
 std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
@@ -73,6 +70,17 @@ std::int64_t circle_pages(std::int64_t window, std::int64_t rows) {
 constexpr std::uint64_t kDriverRoom = std::uint64_t{1} << 30;
 
 }  // namespace
+
+// On a CPU a quarter of what is free stays free: for other programs, and for what a server holds
+// beside its plan.
+std::uint64_t room_for_engine(const Model& model, const EngineOptions& options) {
+    if (options.cuda) return cuda::require_device().free_bytes;
+    const std::uint64_t all = cpu_info().memory_bytes, free = free_memory_bytes();
+    if (free == 0) return all;
+    // The plan counts the model's weights. Those in memory already are not free any more.
+    const std::uint64_t weights = std::min(model.weights.owned_bytes, own_memory_bytes());
+    return std::min(all, free - free / 4 + weights);
+}
 
 EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
                             std::uint64_t available) {
@@ -144,7 +152,7 @@ void require_engine(const Model& model, const EngineOptions& wanted) {
     } else {
         require_cpu_layers(model);
     }
-    const EngineOptions options = with_defaults(model, wanted, available_bytes(wanted));
+    const EngineOptions options = with_defaults(model, wanted, room_for_engine(model, wanted));
     if (options.cuda) return require_device(model, options);
     plan_engine(model, options)
         .require(cpu_info().memory_bytes,
@@ -158,7 +166,8 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const En
     const std::uint64_t held = weights ? weights->bytes : 0;
     require_positions(model->spec, wanted);
     require_stream(model->spec, wanted);
-    const EngineOptions options = with_defaults(*model, wanted, available_bytes(wanted) + held);
+    const EngineOptions options =
+        with_defaults(*model, wanted, room_for_engine(*model, wanted) + held);
     if (!options.cuda) {
         require_engine(*model, options);
         return make_cpu_engine(std::move(model), options);

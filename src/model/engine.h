@@ -253,6 +253,8 @@ void require_engine(const Model& model, const EngineOptions& options);
 std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model,
                                     const EngineOptions& options,
                                     std::shared_ptr<const DeviceWeights> weights = nullptr);
+// The bytes that a plan with a pool of 0 may take of what is free now.
+std::uint64_t room_for_engine(const Model& model, const EngineOptions& options);
 // Fills in all defaults; `available` bytes (0: unknown) bound a pool of 0.
 EngineOptions with_defaults(const Model& model, const EngineOptions& options,
                             std::uint64_t available);

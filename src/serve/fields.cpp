@@ -119,7 +119,7 @@ constexpr Field kEmbeddings[] = {
 constexpr Field kMessages[] = {
     {"messages", K::list, 1, 65536, "required",
      "`role` (user, assistant) and `content`: a text, or blocks of type text, tool_use and "
-     "tool_result; an assistant's last message is gone on with"},
+     "tool_result; a last message of the assistant is continued"},
     {"system", K::mixed, 0, 0, "none", "a text, or blocks of type text"},
     {"stop_sequences", K::texts, 0, 4, "none", "the text ends before any of these"},
     {"tools", K::list, 0, kTools, "none", "`name`, `description` and `input_schema`"},

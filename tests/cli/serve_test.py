@@ -21,7 +21,7 @@ class Routes(Shared):
         self.assertIn(device, ("cpu", "cuda") if asked == "auto" else (asked,))
         name = {"cpu": "CPU", "cuda": "GPU"}[device]
         self.assertRegex(server.line, r"^millrace: storyteller at http://127\.0\.0\.1:\d+ "
-                                      rf"\(8 sequences, context 512, {name}\)\n$")
+                                      rf"\(8 sequences, context 512, cache of \d+ tokens in [\d.]+ MiB, {name}\)\n$")
         self.assertEqual(server.ok("/health"), {"status": "ok"})
         model = server.ok("/v1/models")["data"][0]
         self.assertEqual(server.ok(f"/v1/models/{model['id']}"), model)

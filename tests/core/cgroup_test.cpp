@@ -37,6 +37,34 @@ TEST(Cgroup, MemoryOfVersionOne) {
     EXPECT_EQ(cgroup_memory_limit(folder / "none", folder / ""), std::nullopt);
 }
 
+TEST(Cgroup, FreeMemoryOfVersionTwoIsTheLeastOnTheWay) {
+    TempFolder folder;
+    std::filesystem::create_directories(folder / "a/b");
+    const std::string groups = folder.write("groups", "0::/a/b\n");
+    const auto free = [&] { return cgroup_memory_free(groups, folder / ""); };
+    folder.write("a/b/memory.max", "max\n");
+    folder.write("a/b/memory.current", "1000\n");
+    EXPECT_EQ(free(), std::nullopt) << "without a limit";
+    folder.write("a/memory.max", "9000\n");
+    EXPECT_EQ(free(), std::nullopt) << "without what is used of it";
+    folder.write("a/memory.current", "6000\n");
+    EXPECT_EQ(free(), 3000u);
+    folder.write("a/memory.stat", "anon 2000\nfile 4000\ninactive_file 700\nactive_file 300\n");
+    EXPECT_EQ(free(), 4000u) << "files' pages are given back";
+    folder.write("a/b/memory.max", "500\n");
+    EXPECT_EQ(free(), 0u) << "above its limit for a moment";
+}
+
+TEST(Cgroup, FreeMemoryOfVersionOne) {
+    TempFolder folder;
+    std::filesystem::create_directories(folder / "memory/a");
+    const std::string groups = folder.write("groups", "4:memory:/a\n");
+    folder.write("memory/a/memory.limit_in_bytes", "9000\n");
+    folder.write("memory/a/memory.usage_in_bytes", "6000\n");
+    folder.write("memory/a/memory.stat", "inactive_file 900\ntotal_inactive_file 500\n");
+    EXPECT_EQ(cgroup_memory_free(groups, folder / ""), 3500u);
+}
+
 TEST(Cgroup, CpuQuotaOfVersionTwoIsTheSmallestOnTheWay) {
     TempFolder folder;
     std::filesystem::create_directories(folder / "a/b");
