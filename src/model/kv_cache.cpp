@@ -113,7 +113,8 @@ std::int32_t KvCache::take() {
         index = free_.back();
         free_.pop_back();
     } else {
-        index = last_kept_of_chain(oldest_);
+        find_oldest();
+        index = oldest_;
         unkeep(index);
         forget(index);
     }
@@ -121,14 +122,20 @@ std::int32_t KvCache::take() {
     return index;
 }
 
-// The page to evict from the chain that continues after `index`: pages cannot be found without the
-// ones before them, so the last goes first.
-std::int32_t KvCache::last_kept_of_chain(std::int32_t index) const {
+// Makes the page to evict the oldest: pages cannot be found without the ones before them, so of a
+// chain the last goes first. Each page on the way to it moves in front of the one before it. The
+// next call thus begins where this one ended, and walks every page of a chain once.
+void KvCache::find_oldest() {
     for (;;) {
-        std::int32_t next = first_child(page(index).serial);
+        std::int32_t next = first_child(page(oldest_).serial);
         while (next != kNone && page(next).holders > 0) next = page(next).sibling_after;
-        if (next == kNone) return index;
-        index = next;
+        if (next == kNone) return;
+        unkeep(next);
+        Page& p = page(next);
+        p.kept_after = oldest_;
+        page(oldest_).kept_before = next;
+        oldest_ = next;
+        ++kept_count_;
     }
 }
 

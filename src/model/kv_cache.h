@@ -190,7 +190,7 @@ class KvCache {
     void push(Sequence& sequence, std::int32_t index);
     void pop_to(Sequence& sequence, std::int64_t end);
     std::int32_t take();
-    std::int32_t last_kept_of_chain(std::int32_t index) const;
+    void find_oldest();
     std::int32_t first_child(std::uint64_t parent) const;
     void drop(std::int32_t index);
     void hold(std::int32_t index);

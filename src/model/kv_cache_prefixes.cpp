@@ -112,13 +112,24 @@ void KvCache::make_known(std::int32_t index, std::uint64_t parent, Form form,
     p.form = form;
     p.count = static_cast<std::int32_t>(tokens.size());
     std::copy(tokens.begin(), tokens.end(), p.tokens);
-    if (p.count == kPageTokens) known_.emplace(key_of(parent, form, p.tokens), index);
-    starts_.insert(index);
-    const auto [latest, is_only] = children_.try_emplace(parent, index);
-    if (is_only) return;
-    p.sibling_after = latest->second;
-    page(latest->second).sibling_before = index;
-    latest->second = index;
+    // Memory may run out at each of these: then the page is as unknown as before.
+    try {
+        if (const auto [latest, is_only] = children_.try_emplace(parent, index); !is_only) {
+            p.sibling_after = latest->second;
+            page(latest->second).sibling_before = index;
+            latest->second = index;
+        }
+    } catch (...) {
+        p.serial = 0;
+        throw;
+    }
+    try {
+        if (p.count == kPageTokens) known_.emplace(key_of(parent, form, p.tokens), index);
+        starts_.insert(index);
+    } catch (...) {
+        forget(index);
+        throw;
+    }
 }
 
 void KvCache::publish(SeqId id, std::span<const std::int32_t> tokens, Form form, bool with_part,

@@ -238,5 +238,28 @@ TEST(CacheOfManyTexts, ATextTakesNoTimeForEachOfThem) {
     cache.check_books();
 }
 
+// A window gives pages back from the front, so the oldest kept page is the first of a long chain,
+// and the last one is evicted first. While every eviction walked the whole chain, this took
+// minutes.
+TEST(CacheOfManyTexts, AnEvictionWalksNoWholeChain) {
+    constexpr int kPages = 40'000, kTexts = 10'000;
+    KvCache cache(test::one_layer(), kPages, 2, std::int64_t{kPages} * kPage, DType::f32,
+                  reinterpret_cast<std::byte*>(64));
+    const auto tokens = test::counted(kPages * kPage);
+    const SeqId seq = computed(cache, tokens);
+    cache.publish(seq, tokens, Form::prompt);
+    for (int page = 1; page <= kPages; ++page) cache.release_before(seq, page * kPage);
+    cache.close(seq);
+    const std::clock_t begin = std::clock();
+    for (int i = 1; i <= kTexts; ++i) {
+        EXPECT_EQ(served(cache, std::vector<std::int32_t>(kPage + 1, -i), kPage, false), 0);
+    }
+    EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 10);
+    cache.check_books();
+    // What is left of the chain is its beginning. A text has a whole page to keep and one to free.
+    EXPECT_EQ(served(cache, test::counted(kPages * kPage), kPage, false) / kPage,
+              kPages - kTexts - 1);
+}
+
 }  // namespace
 }  // namespace mr::model::kv_cache_test
