@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/start_thread.h"
 
 namespace mr::python {
 namespace {
@@ -64,7 +65,9 @@ void Ticket::end(std::exception_ptr error) {
 }
 
 Worker::Worker(std::unique_ptr<model::Engine> engine)
-    : process_(::getpid()), engine_(std::move(engine)), thread_([this] { drive(); }) {}
+    : process_(::getpid()),
+      engine_(std::move(engine)),
+      thread_(start_thread([this] { drive(); }, "to drive the engine")) {}
 
 Worker::~Worker() {
     {

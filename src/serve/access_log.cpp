@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "core/printable.h"
+#include "core/start_thread.h"
 #include "formats/json_writer.h"
 
 namespace mr::serve {
@@ -29,7 +30,9 @@ std::string access_line(const Access& access, AccessLog::Kind kind, std::string_
 AccessLog::AccessLog(Kind kind, Write write) : kind_(kind) {
     if (kind == Kind::none) return;
     // Detached, since it may hang in a write forever; it refers to nothing of this object.
-    std::thread([state = state_, write = std::move(write)] { run(state, write); }).detach();
+    start_thread([state = state_, write = std::move(write)] { run(state, write); },
+                 "for the access log")
+        .detach();
 }
 
 AccessLog::~AccessLog() {

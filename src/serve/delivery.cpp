@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/out_of_memory.h"
+#include "core/start_thread.h"
 #include "serve/desk.h"
 
 namespace mr::serve {
@@ -15,7 +16,7 @@ constexpr std::size_t kMostItems = 1 << 16;  // tokens waiting here at most
 }  // namespace
 
 Delivery::Delivery() {
-    thread_ = std::thread([this] { work(); });
+    thread_ = start_thread([this] { work(); }, "to send answers");
 }
 
 Delivery::~Delivery() {

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/out_of_memory.h"
+#include "core/start_thread.h"
 #include "serve/desk_job.h"
 
 namespace mr::serve {
@@ -44,7 +45,7 @@ Desk::Desk(std::unique_ptr<model::Engine> engine, const DeskOptions& options, Me
     metrics_.queue_limit = static_cast<std::int64_t>(options_.queue);
     metrics_.cache_tokens = engine_->cache().free_tokens();
     show();
-    thread_ = std::thread([this] { drive(); });
+    thread_ = start_thread([this] { drive(); }, "to drive the engine");
 }
 
 Desk::~Desk() {

@@ -27,9 +27,9 @@ std::vector<float> unit_vector(std::span<const double> sum) {
 
 // False: nothing to do, or no room for it yet.
 bool Desk::embed_piece() {
+    embedding_waits_ = false;
     if (embeddings_.empty()) return false;
     Embedding& e = *embeddings_.front();
-    embedding_waits_ = false;
     const auto leave = [&] {
         e.sequence.reset();
         embeddings_.pop_front();

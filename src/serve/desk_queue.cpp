@@ -108,6 +108,11 @@ void Desk::forget_left() {
     waiting_.erase_if([&](const Unit& unit) {
         return unit.embedding ? give_up(*unit.embedding) : give_up(unit.job);
     });
+    // The first one may wait long for pages, and the others behind it. One with pages is looked at
+    // before its next piece.
+    embedding_ -= embeddings_.remove_if([&](const std::shared_ptr<Embedding>& embedding) {
+        return !embedding->sequence && give_up(*embedding);
+    });
 }
 
 }  // namespace mr::serve

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/start_thread.h"
 #include "serve/http_connection.h"
 
 namespace mr::serve {
@@ -94,8 +95,10 @@ void HttpHost::listen() {
 }
 
 void HttpHost::start() {
-    threads.emplace_back([this] { serve(); });
-    for (int i = 0; i < options.workers; ++i) threads.emplace_back([this] { work(); });
+    threads.push_back(start_thread([this] { serve(); }, "for connections"));
+    for (int i = 0; i < options.workers; ++i) {
+        threads.push_back(start_thread([this] { work(); }, "for requests"));
+    }
 }
 
 // The steps of a connection handle their own errors. One that arrives here has interrupted accept()

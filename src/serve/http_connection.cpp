@@ -22,6 +22,14 @@ int status_of(const error_code& problem) {
     return 400;
 }
 
+std::string why(const error_code& problem, const HttpOptions& options) {
+    if (problem == http::error::body_limit) {
+        return fmt::format("the body of this request is larger than {} bytes; send less",
+                           options.body_bytes);
+    }
+    return fmt::format("cannot read this request: {}", problem.message());
+}
+
 // Whether a header line is folded. Parsers disagree on what that means.
 bool has_fold(std::string_view in) {
     const std::string_view head = in.substr(0, in.find("\r\n\r\n"));
@@ -232,10 +240,7 @@ void HttpConnection::parse() {
             // Bytes that no body takes are a head, or the line or the trailer of a chunk.
             if (in_.size() > server_->options.header_bytes) problem = http::error::header_limit;
         }
-        if (problem) {
-            return refuse(status_of(problem),
-                          fmt::format("cannot read this request: {}", problem.message()));
-        }
+        if (problem) return refuse(status_of(problem), why(problem, server_->options));
         if (parser_->is_header_done() && !std::exchange(has_head_, true) && !take_head()) return;
         if (has_head_) {
             deadline_ = body_deadline_;

@@ -144,6 +144,32 @@ TEST_F(DeskTest, NoTextOvertakesAnEmbeddingThatWaitsForPages) {
     EXPECT_FALSE(text->failure);
 }
 
+// The first embedding may wait for minutes. Those behind it end as if they waited in the queue.
+TEST_F(DeskTest, EmbeddingsBehindOneThatWaitsForPagesEnd) {
+    open({.sequences = 2}, 1000);
+    Brake brake;
+    const KeptPtr running = ask_with(brake, "brake", 600);
+    const auto large = std::make_shared<KeptVectors>();
+    desk_->embed("a", {std::vector<std::int32_t>(700, 5)}, false, large);
+    brake.run(2);
+    const VectorsPtr behind = embed("a"), other = embed("b");
+    brake.run(2);
+    EXPECT_EQ(metrics_.waiting, 3);
+    behind->left = true;
+    brake.run(2);
+    EXPECT_EQ(metrics_.waiting, 2);
+    large->left = true;  // nothing waits for pages any more
+    const KeptPtr text = ask("b", work("The cat", 2, 1));
+    brake.run(8);
+    EXPECT_EQ(other->status(), 0);
+    ASSERT_TRUE(text->wait());
+    EXPECT_FALSE(text->failure);
+    EXPECT_EQ(metrics_.waiting, 0);
+    running->left = true;
+    brake.release();
+    for (const VectorsPtr& one : {large, behind}) EXPECT_FALSE(one->over(0ms));
+}
+
 // While a text waits for pages in the scheduler, the others keep their turns at the desk, and may
 // make room for another client.
 TEST_F(DeskTest, TextsBehindOneThatWaitsForPagesStayInTheQueue) {
