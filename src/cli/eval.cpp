@@ -22,6 +22,7 @@
 #include "decode/eval_page.h"
 #include "decode/prompt.h"
 #include "observe/device_bandwidth.h"
+#include "observe/own_file.h"
 #include "text/tokenizer.h"
 #include "train/story_floor.h"
 
@@ -256,7 +257,10 @@ int eval(const Command& command, const EvalCommandOptions& options) {
     }
     // Opened now, so that a path that cannot be written fails before the work.
     std::optional<OutputFile> page;
-    if (!options.plot.empty()) page.emplace(options.plot);
+    if (!options.plot.empty()) {
+        observe::require_own_file(options.plot, observe::kPageBegins);
+        page.emplace(options.plot);
+    }
     decode::EvalDescription all{
         loaded.model->source, options.text, observe::device_name(plans.front().engine.cuda), {}};
     const bool alone = plans.size() == 1;
@@ -367,6 +371,18 @@ void add_eval(const Command& app, Action& action) {
             throw Error::usage({.field = "--sample",
                                 .problem = "only applies with --context recompute",
                                 .remedy = "add recompute to --context"});
+        }
+        for (const char* option : {"--sinks", "--window"}) {
+            if (!command.given(option) || modes != std::vector<std::string>{"full"}) continue;
+            throw Error::usage(
+                {.field = option,
+                 .problem = "only applies with --context window, streaming or recompute",
+                 .remedy = "add one, or leave it out"});
+        }
+        if (command.given("--limit") && !command.given("--split")) {
+            throw Error::usage({.field = "--limit",
+                                .problem = "only applies with --split: the text is one document",
+                                .remedy = "add that, or leave it out"});
         }
         action = [options, command] { return eval(command, *options); };
     });

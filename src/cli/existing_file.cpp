@@ -15,4 +15,11 @@ void refuse_existing_file(const std::string& path, bool force) {
                         .remedy = "give another name, or --force to replace it"});
 }
 
+bool same_file(const std::string& a, const std::string& b) {
+    namespace fs = std::filesystem;
+    std::error_code code;
+    return fs::weakly_canonical(fs::absolute(a), code) ==
+           fs::weakly_canonical(fs::absolute(b), code);
+}
+
 }  // namespace mr::cli

@@ -11,13 +11,16 @@
 #include "cli/context.h"
 #include "cli/diffusion.h"
 #include "cli/engine.h"
+#include "cli/existing_file.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/prompt_input.h"
 #include "cli/sampling.h"
 #include "cli/terminal.h"
+#include "core/error.h"
 #include "core/output_file.h"
 #include "decode/prompt.h"
+#include "observe/own_file.h"
 
 namespace mr::cli {
 namespace {
@@ -38,10 +41,18 @@ int profile(const Command& command, ProfileOptions options) {
     const InterruptGuard guard;
     const std::string prompt = prompt_text(options.prompt, options.prompt_given);
     // Fail before the run if a file cannot be written.
-    for (const std::string& path : {options.trace, options.html}) {
-        if (!path.empty()) {
-            const OutputFile probe(path);
-        }
+    const auto probe = [](const std::string& path, std::string_view beginning) {
+        if (path.empty()) return;
+        observe::require_own_file(path, beginning);
+        const OutputFile file(path);
+    };
+    probe(options.trace, observe::kTraceBegins);
+    probe(options.html, observe::kPageBegins);
+    if (!options.html.empty() && !options.trace.empty() && same_file(options.html, options.trace)) {
+        throw Error::usage({.field = "--html",
+                            .value = options.html,
+                            .problem = "is the file of --trace",
+                            .remedy = "give another name"});
     }
     decode::Profiler profiler(options.every_step());
     const double load_begin = profiler.recorder().now();

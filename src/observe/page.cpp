@@ -9,6 +9,7 @@
 
 #include "core/output_file.h"
 #include "core/read_double.h"
+#include "observe/own_file.h"
 #include "observe/page/page.h"
 
 namespace mr::observe {
@@ -190,6 +191,7 @@ std::string Page::html() const {
 }
 
 void write_page(const std::string& path, const Page& page) {
+    require_own_file(path, kPageBegins);
     OutputFile file(path);
     file.write(page.html());
     file.commit();

@@ -136,7 +136,7 @@ class Page {
     std::vector<std::string> sections_;  // each as JSON
 };
 
-// Through core/output_file.h: whole or not at all.
+// Through core/output_file.h: whole or not at all. Replaces nothing but an earlier page.
 void write_page(const std::string& path, const Page& page);
 
 }  // namespace mr::observe

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/output_file.h"
+#include "observe/own_file.h"
 
 namespace mr::observe {
 namespace {
@@ -90,6 +91,7 @@ void write_trace(const std::string& path, const RunNames& names, std::span<const
     const auto line = [](const Json& json) {
         return json.dump(-1, ' ', false, Json::error_handler_t::replace);
     };
+    require_own_file(path, kTraceBegins);
     OutputFile file(path);
     file.write("{\"displayTimeUnit\": \"ms\",\n\"otherData\": ");
     file.write(line(

@@ -17,7 +17,8 @@ struct RunNames {
 
 // Writes {"traceEvents": [...]}: a track of the host's spans and one of the device's stages as
 // complete events (microseconds, by their begin), and counters per step: GB/s, and bytes copied
-// between host and device. The file appears whole or not at all (core/output_file.h).
+// between host and device. The file appears whole or not at all (core/output_file.h), and replaces
+// nothing but an earlier trace.
 void write_trace(const std::string& path, const RunNames& names, std::span<const HostSpan> spans,
                  std::span<const Step> steps, const Ceilings& ceilings);
 

@@ -65,6 +65,12 @@ class Eval(driver.CliTest):
         self.fails(1, "eval", MODEL, "--text", empty)
         self.fails(1, "eval", MODEL, "--text", self.folder, says=str(self.folder))
         self.fails(1, "eval", MODEL, "--text", self.folder / "no.txt", says="no.txt")
+        self.fails(2, "eval", MODEL, "--text", full, "--plot", full,
+                   says="full.txt: this file exists and is no such report")
+        self.assertEqual(full.read_text(), "Once upon a time")
+        self.fails(2, "eval", MODEL, "--text", full, "--limit", 5, says="--limit: only applies with --split")
+        for option in ("--window", "--sinks"):
+            self.fails(2, "eval", MODEL, "--text", full, option, 9, says=f"{option}: only applies with --context")
         self.fails(1, "eval", driver.REFERENCE / "mistral", "--text", "-", stdin=b"some text",
                    says="--tokenizer")
 

@@ -1,5 +1,6 @@
 """millrace profile, and run --roofline."""
 import json
+import shutil
 
 import driver
 
@@ -115,6 +116,26 @@ class Profile(driver.CliTest):
         self.fails(1, "profile", *PROMPT, "-n", 2, "--trace", missing, says=str(missing))
         self.fails(1, "profile", *PROMPT, "-n", 2, "--html", missing, says=str(missing))
         self.fails(2, "profile", "--trace", says="--trace")
+
+    def test_a_report_replaces_nothing_but_a_report(self):
+        model, page, trace = (self.folder / name for name in ("m.gguf", "p.html", "t.json"))
+        shutil.copy(driver.SOURCE / "models" / "storyteller.gguf", model)
+        page.write_text("<html>mine</html>")
+        trace.write_text('{"mine": 1}')
+        before = model.read_bytes()
+        for option, file in (("--html", model), ("--trace", model), ("--html", page), ("--trace", trace)):
+            self.fails(2, "profile", model, *PROMPT, "-n", 2, option, file,
+                       says=f"{file}: this file exists and is no such report: it would be lost")
+        self.assertEqual(model.read_bytes(), before)
+        self.assertEqual((page.read_text(), trace.read_text()), ("<html>mine</html>", '{"mine": 1}'))
+        both = self.folder / "both"
+        self.fails(2, "profile", *PROMPT, "-n", 2, "--html", both, "--trace",
+                   self.folder / "." / "both", says="is the file of --trace")
+        self.assertFalse(both.exists())
+        page.unlink()
+        trace.write_text("")  # an empty file holds nothing, and a report is replaced
+        for _ in range(2):
+            self.ok("profile", *PROMPT, "-n", 2, "--html", page, "--trace", trace)
 
 
 if __name__ == "__main__":
