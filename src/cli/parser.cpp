@@ -175,7 +175,15 @@ void Command::group(const char* name) const { app_->option_defaults()->group(nam
 template <typename T>
 Option Command::add_option(const std::string& names, T& to, const std::string& about) const {
     using Value = typename Element<T>::Type;
-    CLI::Option* const option = app_->add_option(names, to, about);
+    CLI::Option* option = nullptr;
+    if constexpr (std::is_floating_point_v<T>) {  // CLI11 would read them as the locale writes them
+        option = app_->add_option(
+            names,
+            [&to](const CLI::results_t& words) { return read_number(words.front(), to).empty(); },
+            about, false, [&to] { return fmt::format("{}", to); });
+    } else {
+        option = app_->add_option(names, to, about);
+    }
     option->type_name(value_name<Value>());
     if constexpr (std::is_arithmetic_v<Value>) take_numbers<Value>(option);
     return Option(option);

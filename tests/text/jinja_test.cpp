@@ -238,10 +238,14 @@ TEST(Jinja, NumbersHaveAPointInEveryLocale) {
         "{{ '2.7' | int }} {{ 2.675 | round(2) }} {{ 2.5 | round }} {{ 1e999 }} {{ '1e-999' | "
         "float }}";
     constexpr const char* kText = "1.5 0.6 1.5 2 2 2.67 2.0 inf 0.0";
+    // Names of days and months are in a prompt, too.
+    constexpr const char* kDate = "{{ strftime_now('%A %a %B %b %p %x') }}";
     EXPECT_EQ(Template(kSource, "t").render({}).bytes(), kText);
+    const std::string date = Template(kDate, "t").render({}).bytes();
     const test::CommaLocale locale;
     MR_NEED_COMMAS(locale);
     EXPECT_EQ(Template(kSource, "t").render({}).bytes(), kText);
+    EXPECT_EQ(Template(kDate, "t").render({}).bytes(), date);
 }
 
 TEST(JinjaText, SlicesAndSplitsByCharacters) {

@@ -1,5 +1,7 @@
 // String formatting: "%s" % x, "{}".format(x) and strftime.
 #include <fmt/format.h>
+#include <locale.h>
+#include <time.h>
 
 #include <algorithm>
 #include <cmath>
@@ -221,8 +223,10 @@ std::string format_time(std::string_view format, const std::tm& time) {
                           (i < format.size() ? one + format[i] : one)};
         }
         one += format[i];
+        // English, and so the same tokens, whatever the locale.
+        static const locale_t kEnglish = ::newlocale(LC_ALL_MASK, "C", nullptr);
         char buffer[128];
-        out.append(buffer, std::strftime(buffer, sizeof buffer, one.c_str(), &time));
+        out.append(buffer, ::strftime_l(buffer, sizeof buffer, one.c_str(), &time, kEnglish));
     }
     return out;
 }
