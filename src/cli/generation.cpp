@@ -53,7 +53,7 @@ std::string generation_text(const model::Model& model) {
         text += fmt::format("{}{}{}", i ? ", " : "", ends[i], name);
     }
     if (ends.size() > kMostShown) text += fmt::format(", {} more", ends.size() - kMostShown);
-    text += ends.empty() ? "no token that is known\n" : "\n";
+    text += ends.empty() ? "nothing: no end token is known\n" : "\n";
     const model::Generation& g = model.generation;
     if (!g.says_sampling()) return text;
     std::vector<std::string> said;

@@ -81,7 +81,7 @@ std::string describe_extras(const CommandOutline& command, const std::vector<std
     const bool prompts = std::ranges::any_of(command.options, [](const OptionOutline& option) {
         return std::ranges::count(option.longs, "--prompt") > 0 && option.value == "WORDS";
     });
-    return prompts ? problem + "; a prompt of several words needs quotes" : problem;
+    return prompts ? problem + "; a prompt is given with -p, in quotes" : problem;
 }
 
 // CLI11 names an option by its first long name. Use the name that was typed, or MODEL if it was
@@ -119,7 +119,12 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
         path += " " + command->get_name();
     }
     // llama.cpp's name; here it would be -n with the value "gl".
-    if (std::ranges::any_of(typed, [](const std::string& w) { return w.starts_with("-ngl"); })) {
+    constexpr std::string_view kLayers = "-ngl";
+    const auto options_end = std::ranges::find(typed, "--");
+    if (std::any_of(typed.begin(), options_end, [&](const std::string& word) {
+            return word.starts_with(kLayers) &&
+                   word.find_first_not_of("=-0123456789", kLayers.size()) == std::string::npos;
+        })) {
         return "-ngl: is not an option here: the whole model is on the GPU; --device chooses";
     }
     std::string problem = one_line(error.what());
@@ -200,10 +205,10 @@ int run_main(int argc, char** argv) {
     add_tokenize(program, action);
     add_convert(program, action);
     add_bench(program, action);
+    add_data(program, action);
     add_tokenizer(program, action);
     add_train(program, action);
     add_plan(program, action);
-    add_data(program, action);
     add_completion(program, action);
 
     // `millrace help run` is `millrace run --help`.

@@ -53,6 +53,9 @@ void TrainAsked::check() const {
                                 .remedy = "give that, or leave it out"});
         }
     }
+    if (train.schedule != "wsd") {
+        refuse({"--decay"}, "only applies with --schedule wsd", "give that, or leave it out");
+    }
     if (!train.diffusion()) {
         refuse({"--block", "--diffusion-weight"}, "is of --objective diffusion",
                "give that, or leave it out");
@@ -63,7 +66,7 @@ void TrainAsked::check() const {
                             .remedy = "give --data FOLDER --out RUN, or --resume RUN"});
     }
     if (!train.init.empty()) {
-        refuse(of_models, "is said by the model of --init", "leave one of the two out");
+        refuse(of_models, "is set by the model of --init", "leave one of the two out");
     }
 }
 

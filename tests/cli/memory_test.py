@@ -97,7 +97,7 @@ class Memory(driver.CliTest):
     def one(self, mib, command):
         number = f"{mib}-{abs(hash(command))}"
         words = [str(word).replace("OUT", str(self.folder / number)) for word in command]
-        return run_within(self.least + mib, *words, stdin=b"Hello\n/quit\n")
+        return run_within(self.least + mib, *words, stdin=b"Hello\n/exit\n")
 
     def sweep(self, limits, *command, last=0):
         """`last`: the command's exit code with enough memory."""
@@ -117,7 +117,7 @@ class Memory(driver.CliTest):
         llama = REFERENCE / "llama2"
         for command in (("info", llama), ("run", llama, "-p", "Once", "-n", "3"),
                         ("run", "-p", "Once", "-n", "3"), ("chat", llama, "-n", "3"),
-                        ("eval", llama, "--text", REFERENCE / "README.md", "--limit", "1"),
+                        ("eval", llama, "--text", REFERENCE / "README.md", "--split", "\n", "--limit", "1"),
                         ("convert", llama, "OUT.gguf"),
                         ("profile", llama, "-p", "Once", "-n", "3", "--html", "OUT.html"),
                         ("convert", SOURCE / "models" / "storyteller.gguf", "OUT")):

@@ -470,6 +470,7 @@ class TrainTest(driver.CliTest):
         self.fails(2, *new(*out, "--model", "rnn"), says="rnn")
         self.fails(2, *new(*out, "--lr", "0"), says="--lr")
         self.fails(2, *new(*out, "--schedule", "up"), says="--schedule")
+        self.fails(2, *new(*out, "--decay", "0.5"), says="--decay: only applies with --schedule wsd")
         self.fails(2, *new(*out, batch=1, seq=4), says="too few")
         self.fails(1, *new(*out, seq=1000000), says="1000000")
         for name in ("--min-lr", "--warmup", "--kv-heads", "--head-dim", "--hidden", "--context",

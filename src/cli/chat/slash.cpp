@@ -101,14 +101,16 @@ void load(ChatState& state, const std::string& path) {
                     messages.empty() ? "none" : one_line(messages.back().content.substr(0, 400))));
 }
 
-void explain(const std::string& word) {
+[[noreturn]] void refuse_word(const std::string& word) {
     std::vector<std::string> names;
     for (const Known& known : kCommands) names.emplace_back(known.name);
     const std::string near = nearest(word, names);
-    say(
-        fmt::format("millrace: {}: unknown command{}; /help lists them, and a message that "
-                    "begins with a slash is written with two",
-                    one_line(word), near.empty() ? "" : fmt::format("; did you mean {}?", near)));
+    throw Error::usage({.field = one_line(word),
+                        .problem = near.empty()
+                                       ? "unknown command"
+                                       : fmt::format("unknown command; did you mean {}?", near),
+                        .remedy = "/help lists them, and a message that begins with a slash is "
+                                  "written with two"});
 }
 
 }  // namespace
@@ -141,7 +143,7 @@ Slash obey(ChatState& state, std::string& line) {
     } else if (word == "/stats") {
         stats(state);
     } else {
-        explain(word);
+        refuse_word(word);
     }
     return Slash::obeyed;
 }

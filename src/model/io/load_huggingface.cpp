@@ -334,10 +334,11 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
     if (folder.filename().empty() && folder.has_parent_path()) folder = folder.parent_path();
     const std::string config_file = (folder / "config.json").string();
     if (!fs::exists(config_file, code)) {
-        throw Error::input(
-            {.file = path,
-             .problem = "there is no config.json here: not a Hugging Face model",
-             .remedy = "give a GGUF file, a Hugging Face folder or a llama2.c .bin"});
+        throw Error::input({.file = path,
+                            .problem = "there is no config.json here: not a Hugging Face model",
+                            .remedy =
+                                "give a GGUF file, a Hugging Face folder, a llama2.c .bin or the "
+                                "folder of a training run"});
     }
     const auto document =
         formats::JsonDocument::parse(read_text_file(config_file, 1u << 24), config_file);

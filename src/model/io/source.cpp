@@ -295,7 +295,8 @@ Source open_source(const std::string& given, const LoadOptions& options) {
     if (extension == ".gguf") return open_gguf(path, options);  // throws the exact error
     throw Error::input({.file = path,
                         .problem = "not a model that can be read",
-                        .remedy = "give a GGUF file, a Hugging Face folder or a llama2.c .bin"});
+                        .remedy = "give a GGUF file, a Hugging Face folder, a llama2.c .bin or the "
+                                  "folder of a training run"});
 }
 
 namespace {
