@@ -29,7 +29,8 @@ def main():
         run = mr.train(resume=run_folder, steps=given.steps, progress=True)
     else:
         given.folder.mkdir(parents=True, exist_ok=True)
-        stories = mr.data.storybook(stories=given.stories, seed=1, out=given.folder / "stories.txt")
+        stories = mr.data.storybook(stories=given.stories, seed=1, out=given.folder / "stories.txt",
+                                    force=True)
         data = mr.data.pack(data=stories.path, tokenizer="storyteller", out=given.folder / "data",
                             force=True, progress=True)
         floor = stories.entropy_nats * data.train_documents / data.train_tokens

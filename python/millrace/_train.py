@@ -173,8 +173,8 @@ def train(*, progress: Progress = None, on_step: OnStep | None = None,
     `millrace train` with `_` for `-`; `help(millrace.TrainOptions)` lists them.
 
     progress: called as progress(what, done, total), or True for a bar. on_step: called with the
-    metrics of every step. Where either throws, the last step is saved before that comes out. Ctrl-C
-    finishes the step, saves and raises KeyboardInterrupt: `train(resume=...)` goes on, bit for bit.
+    metrics of every step. If either raises, the last step is saved first. Ctrl-C finishes the step,
+    saves and raises KeyboardInterrupt: `train(resume=...)` goes on, bit for bit.
 
     >>> import millrace as mr, tempfile
     >>> folder = tempfile.mkdtemp()

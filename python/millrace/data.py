@@ -10,13 +10,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 from typing import Any, Sequence
 
 from ._call import call
 from ._core import UsageError
-from ._paths import Path
+from ._paths import Path, text_of
 from ._progress import Progress, Shown
 
 __all__ = ["Packed", "Stories", "pack", "storybook"]
@@ -52,7 +51,7 @@ def storybook(*, out: Path, stories: int = 1000, seed: int = 0, force: bool = Fa
 
     force: replace a file that is there.
     """
-    if os.fspath(out) == "-":
+    if text_of(out, "out") == "-":
         raise UsageError("out = -: stands for standard output on the command line; name a file")
     made = call("data.storybook", ["data", "storybook"],
                 {"out": out, "stories": stories, "seed": seed, "force": force},

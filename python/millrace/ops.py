@@ -116,8 +116,8 @@ def layernorm_residual(x: Any, residual: Any, weight: Any, bias: Any = None, eps
 
     return_sum: gives (y, s), where s = x + residual is the residual of the next layer. It has
     gradients by x, residual, weight and bias, through both. x and y have one type, residual and s
-    that or float32; sums are f32. Where s is kept (it is asked for, or gradients are), y is the
-    norm of s as it was rounded, else of the exact sum.
+    that or float32; sums are f32. If s is kept (return_sum, or gradients), y is the norm of s as it
+    was rounded, else of the exact sum.
 
         >>> import numpy as np
         >>> x = np.array([[1, 2, 3, 4]], np.float32)

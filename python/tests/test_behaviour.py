@@ -311,6 +311,31 @@ def test_paths_may_be_bytes(model, tmp_path):
     assert texts[0] == texts[1]
 
 
+def test_a_page_replaces_no_other_file(model, tmp_path):
+    profile, file = model.profile("Once", max_tokens=1), tmp_path / "notes"
+    file.write_text("mine")
+    for save in (profile.save_html, profile.save_trace):
+        with pytest.raises(mr.UsageError, match="it would be lost"):
+            save(file)
+    assert file.read_text() == "mine"
+
+
+def test_numbers_do_not_depend_on_the_locale(script, source, tmp_path):
+    locales = pathlib.Path(os.environ["MILLRACE_BIN"]).parent / "locales"
+    if not locales.exists():
+        pytest.skip("no locale with decimal commas was made")
+    (tmp_path / "text").write_text("One day.\n" * 99)
+    done = script("""
+import locale
+import millrace as mr
+locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+assert locale.localeconv()["decimal_point"] == ","
+packed = mr.data.pack(data="text", tokenizer="storyteller", out="packed", split="\\n", val=0.1)
+print(packed.train_documents)
+""", env={**os.environ, "LOCPATH": str(locales)})
+    assert (done.returncode, done.stderr) == (0, "") and int(done.stdout) < 99
+
+
 def test_a_text_is_split_at_any_bytes(model):
     text = "Once upon a time.|One day."
     expected = model.eval(text, split="|")

@@ -266,6 +266,8 @@ def test_packing(packed, program, tmp_path):
     assert (whole.train_documents, whole.val_documents, whole.files) == (2, 0, 2)
     with pytest.raises(mr.UsageError, match="name a file"):
         mr.data.storybook(out="-")
+    with pytest.raises(mr.UsageError, match="standard output"):
+        mr.data.storybook(out=b"-")
     stories = mr.data.storybook(out=tmp_path / "s.txt", stories=5, seed=9)
     program_said = subprocess.run([os.environ["MILLRACE_BIN"], "data", "storybook", "--stories",
                                    "5", "--seed", "9", "--out", "-"], capture_output=True)
