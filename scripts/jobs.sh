@@ -1,8 +1,9 @@
 #!/bin/sh
 # How many compilers may run at once: one per core, and 1.5 GB of memory for each. The limits of a
 # container or a control group count, too (src/core/cgroup.cpp reads the same files).
-groups=${1:-/proc/self/cgroup}  # both for tests
+groups=${1:-/proc/self/cgroup}  # these for tests
 mount=${2:-/sys/fs/cgroup}
+memory=${3:-/proc/meminfo}
 
 # limits CONTROLLER V2_FILE V1_FILES: what they say in this process's group and all groups above it,
 # a line each.
@@ -26,7 +27,7 @@ cores=$(nproc 2>/dev/null || echo 1)
 cores=$(limits cpu cpu.max "cpu.cfs_quota_us cpu.cfs_period_us" | awk -v cores="$cores" '
     $1 + 0 > 0 && $2 + 0 > 0 && $1 / $2 < cores { cores = int($1 / $2) }
     END { print cores < 1 ? 1 : cores }')
-kb=$(awk '/^MemAvailable:/ { print $2 }' /proc/meminfo 2>/dev/null)
+kb=$(awk '/^MemAvailable:/ { print $2 }' "$memory" 2>/dev/null)
 by_memory=$(limits memory memory.max memory.limit_in_bytes | awk -v kb="${kb:-1e12}" '
     $1 + 0 > 0 && $1 / 1024 < kb { kb = $1 / 1024 }
     END { jobs = int(kb / 1500000); print jobs < 1 ? 1 : jobs }')
