@@ -6,6 +6,7 @@
 #include "grammar_cases.h"
 #include "grammar_random.h"
 #include "grammar_validator.h"
+#include "sanitized.h"
 #include "text/grammar/constraint.h"
 #include "text_data.h"
 
@@ -68,9 +69,7 @@ std::string walked(Constraint constraint, const Vocabulary& vocabulary, RandomSc
 }
 
 void check_random(const Tokenizer& tokenizer, std::uint64_t schemas, std::uint64_t from) {
-#ifdef MR_SANITIZED
-    schemas = (schemas + 4) / 5;  // sanitizers take ten times as long
-#endif
+    if (test::sanitized()) schemas = (schemas + 4) / 5;  // they take ten times as long
     const auto words = vocabulary(tokenizer);
     std::size_t bytes = 0, refused = 0;
     for (std::uint64_t seed = from; seed < from + schemas; ++seed) {
@@ -112,9 +111,9 @@ TEST(GrammarWalk, BundledTokenizer) { check_random(bundled(), 150, 1000); }
 TEST(GrammarWalk, Bytes) { check_random(*Tokenizer::bytes(300), 300, 5000); }
 
 TEST(GrammarWalk, LargeVocabulary) {
-#ifdef MR_SANITIZED
-    GTEST_SKIP() << "takes long with sanitizers, and has what the others have";
-#endif
+    if (test::sanitized()) {
+        GTEST_SKIP() << "takes long with sanitizers, and has what the others have";
+    }
     MR_NEED_DATA("tokenizers/qwen2_5/tokenizer.json");
     check_random(*load("tokenizers/qwen2_5/tokenizer.json"), 5, 9000);
 }

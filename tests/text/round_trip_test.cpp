@@ -2,6 +2,7 @@
 #include <ctime>
 #include <random>
 
+#include "sanitized.h"
 #include "text/unicode.h"
 #include "text_data.h"
 
@@ -58,9 +59,7 @@ TEST_P(RoundTrip, WholeFiles) {
          {"pg19_book.txt", "tinyshakespeare.txt", "tinystories_1000.txt", "wiki.test.raw"}) {
         MR_NEED_DATA(std::string("text/") + name);
         std::string text = read_all(data_path(std::string("text/") + name));
-#ifdef MR_SANITIZED
-        if (text.size() > 100'000) text.resize(text.find('\n', 100'000));
-#endif
+        if (test::sanitized() && text.size() > 100'000) text.resize(text.find('\n', 100'000));
         ASSERT_FALSE(text.empty());
         const auto start = std::clock();
         const Ids ids = tokenizer_->encode(text, {.add_special = false});
@@ -173,11 +172,7 @@ TEST_P(RoundTrip, StreamsTheSameTextAtEverySplit) {
 
 // Quadratic merging would exceed the time limit of the test.
 TEST_P(RoundTrip, ManyOfTheSame) {
-#ifdef MR_SANITIZED
-    constexpr std::size_t n = 20'000;
-#else
-    constexpr std::size_t n = 300'000;
-#endif
+    const std::size_t n = test::sanitized() ? 20'000 : 300'000;
     const std::string unit[] = {"a",      "ab",      " ", "\n", "7",    "-",         " \n",
                                 "\u00e9", "e\u0301", "<", "' ", "\x80", "\U0001f999"};
     double slowest = 0;
