@@ -6,10 +6,10 @@ from typing import Union
 
 from . import _core
 
-Path = Union[str, "os.PathLike[str]"]
+Path = Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]
 
 
-def text_of(path: Path | bytes, name: str = "path") -> str:
+def text_of(path: Path, name: str = "path") -> str:
     """A path as UTF-8. `name`: of the argument, for the error."""
     try:
         return os.fsdecode(path).encode("utf-8").decode()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, TypedDict, Un
 from . import _core
 from ._call import call
 from ._model import Model
-from ._paths import Path
+from ._paths import Path, text_of
 from ._progress import Progress, Shown
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class Run:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = pathlib.Path(folder)
+        self.folder = pathlib.Path(text_of(folder, "folder"))
         self.result: dict[str, Any] = {}
         self.samples: list[Sample] = []
         self.notes: list[str] = []

