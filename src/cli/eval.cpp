@@ -373,7 +373,7 @@ void add_eval(const Command& app, Action& action) {
                                 .remedy = "add recompute to --context"});
         }
         for (const char* option : {"--sinks", "--window"}) {
-            if (!command.given(option) || modes != std::vector<std::string>{"full"}) continue;
+            if (!command.given(option) || command.given("--context")) continue;
             throw Error::usage(
                 {.field = option,
                  .problem = "only applies with --context window, streaming or recompute",

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <string_view>
-
 #include "core/commit.h"
 #include "millrace/millrace.h"
 
@@ -15,8 +13,6 @@ std::string version_line() {
                        commit.empty() ? "" : ", commit " + commit, MR_COMPILER, MR_CUDA_VERSION);
 }
 
-bool kernels_optimised() {
-    return std::string_view(MR_CUDA_VERSION).find("not optimised") == std::string_view::npos;
-}
+bool kernels_optimised() { return MR_KERNELS_OPTIMISED != 0; }
 
 }  // namespace mr::cli

@@ -94,13 +94,13 @@ std::string follow_links(const std::string& path) {
 OutputFile::OutputFile(const std::string& path, std::optional<unsigned> mode)
     : path_(path), target_(follow_links(path)) {
     struct stat status {};
-    if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
+    const bool replaces = ::stat(path.c_str(), &status) == 0;
+    if (replaces && S_ISDIR(status.st_mode)) {
         throw Error::input({.file = path,
                             .problem = "is a directory, not a file",
                             .remedy = "give a file name for the output"});
     }
     // Renaming over a device or a pipe would replace it.
-    const bool replaces = ::stat(path.c_str(), &status) == 0;
     if (replaces && !S_ISREG(status.st_mode)) refuse_device(path);
     buffer_.reserve(kBuffer);
     remove_leftovers(target_);

@@ -38,6 +38,8 @@ class KvCache {
     // reads them.
     KvCache(const ModelSpec& spec, std::int64_t pages, int sequences, std::int64_t context,
             DType dtype, std::byte* memory = nullptr);
+    KvCache(const KvCache&) = delete;  // the order of starts_ refers to pages_
+    KvCache& operator=(const KvCache&) = delete;
 
     static std::uint64_t bytes(const ModelSpec& spec, std::int64_t pages, DType dtype);
 

@@ -18,6 +18,7 @@
 #include "core/philox.h"
 #include "formats/json.h"
 #include "model/io/source.h"
+#include "model/io/tokenizer_companions.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_json_writer.h"
 #include "train/corpus.h"
@@ -35,10 +36,10 @@ constexpr std::size_t kOpenFiles = 256;            // at most
 constexpr std::size_t kPieceBytes = 256u << 10;    // part of a document for one thread
 
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
-constexpr const char* kChatTemplate = "chat_template.jinja";
-// Files besides the shards.
-constexpr const char* kPackedNames[] = {kDataIndexName, kDataTokenizerName, kTokenizerConfig,
-                                        kChatTemplate};
+
+bool is_companion(std::string_view name) {
+    return std::ranges::count(model::kTokenizerCompanions, name) > 0;
+}
 
 void write_file(const std::string& path, std::string_view bytes) {
     OutputFile file(path);
@@ -59,8 +60,8 @@ std::string foreign(const fs::path& folder) {
     for (const std::string& name : names) {
         const bool shard =
             name.ends_with(".bin") && (name.starts_with("train-") || name.starts_with("val-"));
-        const bool known = std::find(std::begin(kPackedNames), std::end(kPackedNames), name) !=
-                           std::end(kPackedNames);
+        const bool known =
+            name == kDataIndexName || name == kDataTokenizerName || is_companion(name);
         if (!shard && !known) return fmt::format("has '{}', which pack did not write", name);
         indexed = indexed || name == kDataIndexName;
     }
@@ -201,11 +202,8 @@ void put_tokenizer(const OutputFolder& folder, const text::Tokenizer& tokenizer,
     const fs::path file = fs::is_directory(given, code) ? given / "tokenizer.json" : given;
     if (file.extension() == ".json") {
         write_file(folder.file(kDataTokenizerName), read_text_file(file.string()));
-        for (const char* name : {kTokenizerConfig, kChatTemplate}) {
-            const fs::path beside = file.parent_path() / name;
-            if (fs::is_regular_file(beside, code) && fs::file_size(beside, code) > 0) {
-                write_file(folder.file(name), read_text_file(beside.string()));
-            }
+        for (const fs::path& beside : model::tokenizer_companions(file.parent_path())) {
+            write_file(folder.file(beside.filename().string()), read_text_file(beside.string()));
         }
     } else {
         if (tokenizer.data().model != text::TokenizerModel::byte_level_bpe) {

@@ -64,6 +64,7 @@ class Data(driver.CliTest):
 
     def test_pack(self):
         stories, tok = self.prepare()
+        (tok / "special_tokens_map.json").write_text("{}")
         data = self.folder / "data"
         got = self.ok_json("data", "pack", "--data", stories, "--tokenizer", tok, "--out", f"{data}/",
                            "--val-docs", 4)
@@ -71,7 +72,8 @@ class Data(driver.CliTest):
         texts = [t.strip() for t in stories.read_text().split("<|endoftext|>") if t.strip()]
         self.assertEqual(got["train"]["bytes"] + got["val"]["bytes"], sum(map(len, texts)))
         self.assertEqual({p.name for p in data.iterdir()}, {
-            "data.json", "tokenizer.json", "tokenizer_config.json", "train-00000.bin", "val-00000.bin"})
+            "data.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json",
+            "train-00000.bin", "val-00000.bin"})
         # Reads the shard independently: documents between end tokens, as texts.
         raw = (data / "val-00000.bin").read_bytes()
         magic, version, width, count, vocab = struct.unpack_from("<8sIIQI", raw)
