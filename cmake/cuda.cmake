@@ -160,6 +160,17 @@ function(millrace_short_kernels)
     millrace_kernels_together(millrace kernels_engine
         src/observe/device_bandwidth.cu src/observe/matrix_peak.cu src/model/cuda/device_kernels.cu
         src/model/cuda/device_decode.cu ${ops}/norm/norm_many_f32.cu)
+    # Without optimisation the headers are most of the time of these, too.
+    if(NOT MR_CUDA_OPTIMIZED)
+        set(paged ${ops}/attention/paged)
+        millrace_kernels_together(millrace kernels_step
+            ${ops}/step/step_bf16.cu ${ops}/step/step_f16.cu ${ops}/step/step_q4.cu ${ops}/step/step_q8.cu)
+        millrace_kernels_together(millrace kernels_paged
+            ${paged}/decode.cu ${paged}/stream.cu ${paged}/plain.cu ${paged}/several.cu)
+        millrace_kernels_together(millrace kernels_norm
+            ${ops}/norm/norm.cu ${ops}/norm/norm_many.cu ${ops}/activation/activation.cu
+            src/core/comm/tree_sum.cu)
+    endif()
     millrace_kernels_together(mr_attention kernels_attention
         ${ops}/attention/flash/backward/rows.cu
         src/core/cuda/device.cu src/core/cuda/timeline.cu)

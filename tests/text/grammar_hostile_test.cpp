@@ -14,7 +14,7 @@ class GrammarHostile : public testing::Test {
     // Sanitized code is slower.
     ~GrammarHostile() override {
         if (!test::sanitized()) {
-            EXPECT_LT(test::cpu_seconds() - start_, 2.0);
+            EXPECT_LT(test::cpu_seconds() - start_, 10.0);  // one on a slow core
         }
     }
 
