@@ -131,8 +131,8 @@ endforeach()
 string(JOIN ":" too_long GgufVocabulary.SurvivesWriting GrammarWalk.OtherTokenizers GrammarWalk.Threads
        Gpt2.JsonAndGgufAgree BpeTrain.DoesNotDependOnThreadsOrOrder SentencePiece.DerivedScoresAgreeWithMerges)
 # The objects of the module's own test program, which have no sanitizer: compiling the tests once more
-# takes as long as running them. The library's objects come first, so that of what both have (templates,
-# inline functions) the linker takes the sanitized code.
+# takes as long as running them. The objects of formats and text come first, so that of what both have
+# (templates, inline functions) the linker takes the sanitized code.
 foreach(module formats text)
     set(sources "")
     if(module STREQUAL "formats")

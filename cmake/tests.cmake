@@ -30,14 +30,14 @@ if(MILLRACE_LOCALEDEF AND EXISTS /usr/share/i18n/locales/de_DE AND NOT EXISTS ${
                     OUTPUT_QUIET ERROR_QUIET)
 endif()
 if(EXISTS ${locales}/de_DE.UTF-8)
-    set(locale_environment LOCPATH=${locales})
+    set(locale_environment ENVIRONMENT LOCPATH=${locales})
 endif()
 
 # A test's name has no value of its parameter: gtest prints the bytes of a struct, padding and pointers
 # included, which differ from build to build, so that ctest --rerun-failed would not find the test.
 function(millrace_discover target)
     gtest_discover_tests(${target} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60
-                         PROPERTIES TIMEOUT 300 ENVIRONMENT "${locale_environment}" ${ARGN})
+                         PROPERTIES TIMEOUT 300 ${locale_environment} ${ARGN})
 endfunction()
 
 foreach(module core observe ops formats text model decode story train serve)

@@ -322,7 +322,7 @@ def test_a_page_replaces_no_other_file(model, tmp_path):
 
 def test_numbers_do_not_depend_on_the_locale(script, source, tmp_path):
     locales = pathlib.Path(os.environ["MILLRACE_BIN"]).parent / "locales"
-    if not locales.exists():
+    if not (locales / "de_DE.UTF-8").exists():
         pytest.skip("no locale with decimal commas was made")
     (tmp_path / "text").write_text("One day.\n" * 99)
     done = script("""

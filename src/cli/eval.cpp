@@ -258,7 +258,7 @@ int eval(const Command& command, const EvalCommandOptions& options) {
     // Opened now, so that a path that cannot be written fails before the work.
     std::optional<OutputFile> page;
     if (!options.plot.empty()) {
-        observe::require_own_file(options.plot, observe::kPageBegins);
+        observe::require_own_file(options.plot, observe::kPageMark);
         page.emplace(options.plot);
     }
     decode::EvalDescription all{

@@ -18,8 +18,9 @@ void refuse_existing_file(const std::string& path, bool force) {
 bool same_file(const std::string& a, const std::string& b) {
     namespace fs = std::filesystem;
     std::error_code code;
-    return fs::weakly_canonical(fs::absolute(a), code) ==
-           fs::weakly_canonical(fs::absolute(b), code);
+    const fs::path first = fs::weakly_canonical(fs::absolute(a), code);
+    if (code) return false;
+    return first == fs::weakly_canonical(fs::absolute(b), code) && !code;
 }
 
 }  // namespace mr::cli

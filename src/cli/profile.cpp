@@ -41,13 +41,13 @@ int profile(const Command& command, ProfileOptions options) {
     const InterruptGuard guard;
     const std::string prompt = prompt_text(options.prompt, options.prompt_given);
     // Fail before the run if a file cannot be written.
-    const auto probe = [](const std::string& path, std::string_view beginning) {
+    const auto probe = [](const std::string& path, const observe::ReportMark& mark) {
         if (path.empty()) return;
-        observe::require_own_file(path, beginning);
+        observe::require_own_file(path, mark);
         const OutputFile file(path);
     };
-    probe(options.trace, observe::kTraceBegins);
-    probe(options.html, observe::kPageBegins);
+    probe(options.trace, observe::kTraceMark);
+    probe(options.html, observe::kPageMark);
     if (!options.html.empty() && !options.trace.empty() && same_file(options.html, options.trace)) {
         throw Error::usage({.field = "--html",
                             .value = options.html,

@@ -36,7 +36,9 @@ std::uint64_t available_memory_bytes() {
 std::uint64_t free_memory_bytes() {
     const std::uint64_t bytes = bytes_of("/proc/meminfo", "MemAvailable:");
     const auto left = cgroup_memory_free();
-    return left && bytes > 0 ? std::min(bytes, *left) : bytes;
+    if (!left) return bytes;
+    const std::uint64_t least = bytes > 0 ? std::min(bytes, *left) : *left;
+    return std::max<std::uint64_t>(least, 1);  // a group at its limit has none, which is known
 }
 
 std::uint64_t own_memory_bytes() { return bytes_of("/proc/self/status", "RssAnon:"); }

@@ -11,7 +11,7 @@ std::uint64_t available_memory_bytes();
 // What is free of it now. The cache of files counts as free. 0: unknown.
 std::uint64_t free_memory_bytes();
 
-// What this process holds in memory beside files. 0: unknown.
+// What this process holds in memory, without the pages of files. 0: unknown.
 std::uint64_t own_memory_bytes();
 
 }  // namespace mr

@@ -112,7 +112,7 @@ void KvCache::make_known(std::int32_t index, std::uint64_t parent, Form form,
     p.form = form;
     p.count = static_cast<std::int32_t>(tokens.size());
     std::copy(tokens.begin(), tokens.end(), p.tokens);
-    // Memory may run out at each of these: then the page is as unknown as before.
+    // Memory may run out at each of these: then the page is unknown.
     try {
         if (const auto [latest, is_only] = children_.try_emplace(parent, index); !is_only) {
             p.sibling_after = latest->second;
@@ -265,13 +265,18 @@ void KvCache::check_books() const {
         MR_CHECK(!pages_[static_cast<std::size_t>(index)].serial, "a free page is not published");
     }
     std::int64_t kept = 0;
+    std::int32_t before = kNone;
     for (std::int32_t index = oldest_; index != kNone;
          index = pages_[static_cast<std::size_t>(index)].kept_after) {
+        MR_CHECK(pages_[static_cast<std::size_t>(index)].kept_before == before,
+                 "kept pages are linked both ways");
+        before = index;
         MR_CHECK(!idle[static_cast<std::size_t>(index)]++,
                  "a kept page is neither free nor kept twice");
         MR_CHECK(pages_[static_cast<std::size_t>(index)].serial, "a kept page is published");
         ++kept;
     }
+    MR_CHECK(before == newest_, "the list of kept pages ends with the newest");
     MR_CHECK(kept == kept_count_, "kept pages are counted");
     std::int64_t lost = 0;
     std::size_t published = 0, whole = 0, first = 0;

@@ -7,11 +7,15 @@
 
 namespace mr::observe {
 
-// The first bytes of a page and of a trace.
-inline constexpr std::string_view kPageBegins = "<!doctype html>";
-inline constexpr std::string_view kTraceBegins = "{\"displayTimeUnit\":";
+// What tells a report's file: how it begins, and what it has soon after.
+struct ReportMark {
+    std::string_view begins, has;
+};
+inline constexpr ReportMark kPageMark{"<!doctype html>", "<title>millrace</title>"};
+inline constexpr ReportMark kTraceMark{"{\"displayTimeUnit\": \"ms\",\n\"otherData\": ", ""};
 
-// Throws Error (usage) if `path` is a file with content that does not begin so.
-void require_own_file(const std::string& path, std::string_view beginning);
+// Throws Error (usage) if `path` is a file with content that is not so marked, or that cannot be
+// read.
+void require_own_file(const std::string& path, const ReportMark& mark);
 
 }  // namespace mr::observe

@@ -191,7 +191,7 @@ std::string Page::html() const {
 }
 
 void write_page(const std::string& path, const Page& page) {
-    require_own_file(path, kPageBegins);
+    require_own_file(path, kPageMark);
     OutputFile file(path);
     file.write(page.html());
     file.commit();

@@ -91,7 +91,7 @@ void write_trace(const std::string& path, const RunNames& names, std::span<const
     const auto line = [](const Json& json) {
         return json.dump(-1, ' ', false, Json::error_handler_t::replace);
     };
-    require_own_file(path, kTraceBegins);
+    require_own_file(path, kTraceMark);
     OutputFile file(path);
     file.write("{\"displayTimeUnit\": \"ms\",\n\"otherData\": ");
     file.write(line(

@@ -120,14 +120,15 @@ class Profile(driver.CliTest):
     def test_a_report_replaces_nothing_but_a_report(self):
         model, page, trace = (self.folder / name for name in ("m.gguf", "p.html", "t.json"))
         shutil.copy(driver.SOURCE / "models" / "storyteller.gguf", model)
-        page.write_text("<html>mine</html>")
-        trace.write_text('{"mine": 1}')
+        page.write_text("<!doctype html>\n<html><title>mine</title></html>")
+        trace.write_text('{"displayTimeUnit": "ns", "traceEvents": []}')
+        pages = (page.read_bytes(), trace.read_bytes())
         before = model.read_bytes()
         for option, file in (("--html", model), ("--trace", model), ("--html", page), ("--trace", trace)):
             self.fails(2, "profile", model, *PROMPT, "-n", 2, option, file,
                        says=f"{file}: this file exists and is no such report: it would be lost")
         self.assertEqual(model.read_bytes(), before)
-        self.assertEqual((page.read_text(), trace.read_text()), ("<html>mine</html>", '{"mine": 1}'))
+        self.assertEqual((page.read_bytes(), trace.read_bytes()), pages)
         both = self.folder / "both"
         self.fails(2, "profile", *PROMPT, "-n", 2, "--html", both, "--trace",
                    self.folder / "." / "both", says="is the file of --trace")

@@ -141,7 +141,7 @@ int streams_bench(const BenchStreamsOptions& options) {
     measure.timelines = !options.html.empty();
     streams::host_plan(measure).require(cpu_info().memory_bytes, "use a smaller --size");
     if (!options.html.empty()) {  // fail before the run if the file cannot be written
-        observe::require_own_file(options.html, observe::kPageBegins);
+        observe::require_own_file(options.html, observe::kPageMark);
         const OutputFile probe(options.html);
     }
     ProgressLine line;
