@@ -62,8 +62,6 @@ target_compile_options(mr_sanitized_options INTERFACE ${plain_options} ${address
 target_link_options(mr_sanitized_options INTERFACE ${address} ${undefined})
 target_include_directories(mr_sanitized_options INTERFACE ${PROJECT_SOURCE_DIR}/src
                            ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/tests)
-# For tests that measure time.
-target_compile_definitions(mr_sanitized_options INTERFACE MR_SANITIZED=1)
 
 file(GLOB_RECURSE reader_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/src/core/*.cpp ${PROJECT_SOURCE_DIR}/src/formats/*.cpp

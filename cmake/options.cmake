@@ -44,8 +44,6 @@ if(MILLRACE_TSAN)
     endif()
     target_compile_options(mr_options INTERFACE -fsanitize=thread)
     target_link_options(mr_options INTERFACE -fsanitize=thread)
-    # For tests that take long or measure time.
-    target_compile_definitions(mr_options INTERFACE MR_SANITIZED=1)
 endif()
 
 # millrace_together(TARGET COUNT): compiles COUNT files of TARGET at a time (unity build), which

@@ -26,7 +26,7 @@ target_compile_options(mr_tsan_options INTERFACE ${plain_options} -fsanitize=thr
 target_link_options(mr_tsan_options INTERFACE -fsanitize=thread)
 target_include_directories(mr_tsan_options INTERFACE ${PROJECT_SOURCE_DIR}/src
                            ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/tests)
-target_compile_definitions(mr_tsan_options INTERFACE MR_SANITIZED=1 MR_PORTABLE_ONLY=1
+target_compile_definitions(mr_tsan_options INTERFACE MR_PORTABLE_ONLY=1
                            MR_ISA=portable MR_ISA_portable=1)
 
 # Left out. The linker takes these from the library, without instrumentation. It would take any other file that

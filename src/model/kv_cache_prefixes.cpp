@@ -107,22 +107,18 @@ void KvCache::make_known(std::int32_t index, std::uint64_t parent, Form form,
     Page& p = page(index);
     // A page that is published already was adopted behind a page that was forgotten since.
     if (p.serial) forget(index);
+    // Memory may run out at each of three places: then the page is unknown.
+    const auto [latest, is_only] = children_.try_emplace(parent, index);
+    if (!is_only) {
+        p.sibling_after = latest->second;
+        page(latest->second).sibling_before = index;
+        latest->second = index;
+    }
     p.serial = next_serial_++;
     p.parent = parent;
     p.form = form;
     p.count = static_cast<std::int32_t>(tokens.size());
     std::copy(tokens.begin(), tokens.end(), p.tokens);
-    // Memory may run out at each of these: then the page is unknown.
-    try {
-        if (const auto [latest, is_only] = children_.try_emplace(parent, index); !is_only) {
-            p.sibling_after = latest->second;
-            page(latest->second).sibling_before = index;
-            latest->second = index;
-        }
-    } catch (...) {
-        p.serial = 0;
-        throw;
-    }
     try {
         if (p.count == kPageTokens) known_.emplace(key_of(parent, form, p.tokens), index);
         starts_.insert(index);

@@ -93,7 +93,7 @@ void write_trace(const std::string& path, const RunNames& names, std::span<const
     };
     require_own_file(path, kTraceMark);
     OutputFile file(path);
-    file.write("{\"displayTimeUnit\": \"ms\",\n\"otherData\": ");
+    file.write(kTraceMark.begins);
     file.write(line(
         {{"model", names.model}, {"device", names.device}, {"ceilings", ceilings_json(ceilings)}}));
     file.write(",\n\"traceEvents\": [\n");

@@ -95,8 +95,8 @@ void HttpHost::listen() {
 }
 
 void HttpHost::start() {
-    threads.reserve(static_cast<std::size_t>(options.workers) +
-                    1);  // nothing may fail behind a start
+    // First, since nothing may fail behind the start of a thread.
+    threads.reserve(static_cast<std::size_t>(options.workers) + 1);
     threads.push_back(start_thread([this] { serve(); }, "for connections"));
     for (int i = 0; i < options.workers; ++i) {
         threads.push_back(start_thread([this] { work(); }, "for requests"));

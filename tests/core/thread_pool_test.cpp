@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "sanitized.h"
 
 namespace mr {
 namespace {
@@ -118,11 +119,8 @@ TEST(ThreadPool, AWorkerThatDoesNotRunIsNotWaitedFor) {
 
 // A pool that ends right behind a loop: workers that come late to the loop see its end, too.
 TEST(ThreadPool, EndsWhileWorkersComeLate) {
-#ifdef MR_SANITIZED
-    constexpr int kPools = 100;
-#else
-    constexpr int kPools = 3000;  // before the mend one run in ten hung, on two busy cores
-#endif
+    // Before the mend one run in ten hung, on two busy cores.
+    const int kPools = test::sanitized() ? 100 : 3000;
     ::alarm(240);  // a worker that waits for ever would keep the destructor waiting
     std::atomic<int> done{0};
     for (int i = 0; i < kPools; ++i) {

@@ -10,6 +10,7 @@
 #include "decode/scheduler_cases.h"
 #include "model/engine.h"
 #include "model/model.h"
+#include "sanitized.h"
 #include "support.h"
 
 namespace mr::decode {
@@ -40,11 +41,7 @@ struct Fresh {
     }
 };
 
-#ifdef MR_SANITIZED
-constexpr int kRequests = 40, kFewRequests = 12;
-#else
-constexpr int kRequests = 1000, kFewRequests = 60;
-#endif
+const int kRequests = test::sanitized() ? 40 : 1000, kFewRequests = test::sanitized() ? 12 : 60;
 
 TEST(Scheduler, AThousandSequencesHaveTheBitsTheyHaveAlone) {
     const auto orders =

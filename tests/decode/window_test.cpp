@@ -13,6 +13,7 @@
 #include "decode/scheduler_cases.h"
 #include "model/engine.h"
 #include "model/model.h"
+#include "sanitized.h"
 #include "support.h"
 
 namespace mr::decode::window_test {
@@ -140,19 +141,15 @@ TEST(Windows, EqualPromptsAreComputedOnce) {
 
 // Prompts that share prefixes, that fit and that do not, cancelled ones: in a small pool.
 TEST(Windows, ManyHaveTheBitsOfPlainSequences) {
-#ifdef MR_SANITIZED
-    constexpr int kRequests = 30;
-#else
-    constexpr int kRequests = 400;
-#endif
+    const int requests = test::sanitized() ? 30 : 400;
     const auto orders =
-        test::random_orders(kRequests, 9, window_model()->spec.vocab, 300, 200, model::kCut);
+        test::random_orders(requests, 9, window_model()->spec.vocab, 300, 200, model::kCut);
     const auto plain = plain_engine();
     for (const std::int64_t pool : {std::int64_t{6} * kPieces * kPage, kPieces * kPage + 7}) {
         const auto engine = engine_of(6, pool);
         Scheduler::Totals totals;
         const std::vector<Generated> got = test::run_orders(*engine, orders, &totals);
-        EXPECT_GT(totals.found, kRequests);
+        EXPECT_GT(totals.found, requests);
         test::expect_as_plain(orders, got, *plain);
     }
 }

@@ -1,28 +1,11 @@
 // The books of the cache where memory runs out while they are written.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <new>
 #include <optional>
 
+#include "failing_new.h"
 #include "kv_cases.h"
-
-namespace {
-
-thread_local int allocations_left = -1;  // before one fails; -1: none does
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-    if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
-    if (void* const memory = std::malloc(size > 0 ? size : 1)) return memory;
-    throw std::bad_alloc();
-}
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-    return std::malloc(size > 0 ? size : 1);
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace mr::model {
 namespace {
@@ -42,14 +25,14 @@ TEST(KvMemory, APageThatCannotBeKnownIsUnknown) {
             const std::int64_t found = cache.adopt(seq, tokens, Form::prompt, kPage, kPage, copy);
             cache.reserve(seq, kPage + 1);
             cache.advance(seq, kPage + 1 - found);
-            allocations_left = allocations;
+            test::allocations_left = allocations;
             bool whole = true;
             try {
                 cache.publish(seq, tokens, Form::prompt);
             } catch (const std::bad_alloc&) {
                 whole = false;
             }
-            allocations_left = -1;
+            test::allocations_left = -1;
             cache.close(seq);
             return whole;
         };

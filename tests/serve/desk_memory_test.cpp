@@ -1,26 +1,9 @@
 // The desk where memory runs out while it begins a text: any allocation of the engine's thread may
 // fail.
-#include <cstdlib>
 #include <new>
 
 #include "desk_fixture.h"
-
-namespace {
-
-thread_local int allocations_left = -1;  // of this thread, before one fails; -1: none does
-
-}  // namespace
-
-void* operator new(std::size_t size) {
-    if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
-    if (void* const memory = std::malloc(size > 0 ? size : 1)) return memory;
-    throw std::bad_alloc();
-}
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-    return std::malloc(size > 0 ? size : 1);
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "failing_new.h"
 
 namespace mr::serve {
 namespace {
@@ -29,7 +12,7 @@ namespace {
 class NoLonger : public Kept {
   public:
     bool gone() const override {
-        allocations_left = -1;
+        test::allocations_left = -1;
         return Kept::gone();
     }
 };
@@ -42,7 +25,7 @@ TEST_F(DeskTest, WithoutMemoryATextFailsAndLeavesItsPlace) {
     for (bool failed = true; failed; ++fails) {
         std::vector<Desk::Work> works{work("The cat", 2, 1)};
         works[0].options.filter = [&] {  // the scheduler takes the text
-            allocations_left = fails;
+            test::allocations_left = fails;
             return open_brake.filter()();
         };
         const auto sink = std::make_shared<NoLonger>();

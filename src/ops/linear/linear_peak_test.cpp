@@ -8,6 +8,7 @@
 #include "observe/compute_peak.h"
 #include "ops/linear/linear.h"
 #include "ops/simd/testing.h"
+#include "sanitized.h"
 
 namespace mr::ops {
 namespace {
@@ -41,9 +42,7 @@ double best_rate(ThreadPool& pool, DType dtype) {
 }
 
 TEST(LinearPeak, NoProductIsFasterThanTheMeasuredPeak) {
-#ifdef MR_SANITIZED
-    GTEST_SKIP() << "it measures time";
-#endif
+    if (test::sanitized()) GTEST_SKIP() << "it measures time";
     ThreadPool pool(1);
     testing::for_each_isa([&] {
         const observe::ComputePeak peak = observe::measure_compute_peak(pool);
