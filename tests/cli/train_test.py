@@ -149,8 +149,10 @@ class TrainTest(driver.CliTest):
                           "full")
         self.assertIn("\ngoing on after 2 of 6 steps of 64 tokens (2 x 32), ", went_on.err)
         self.assert_same_end(run)
-        # With no steps left nothing is done.
+        # With no steps left nothing is done. A run of the CPU stays there, whatever the variable says.
         self.assertEqual(self.ok_json("train", "--resume", run)["step"], 6)
+        stayed = self.ok("train", "--resume", run, env={"MILLRACE_DEVICE": "cuda"})
+        self.assertIn("no step was left", stayed.err)
         self.assertRegex(self.ok("train", "--resume", run).err,
                          r"done after step 6: loss [\d.]+, validation [^;]* tokens, [^;]* of training;"
                          r".*\nno step was left: for more, give --steps beyond 6\n$")
