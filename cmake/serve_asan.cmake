@@ -12,7 +12,8 @@ list(FILTER serve_sources EXCLUDE REGEX
 add_library(mr_serve_asan OBJECT ${serve_sources})
 set_target_properties(mr_serve_asan PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 15)
 target_link_libraries(mr_serve_asan PRIVATE mr_sanitized_options)
-target_compile_options(mr_serve_asan PRIVATE ${undefined} -O0)  # half the time of -O1
+target_compile_options(mr_serve_asan PRIVATE ${undefined} -fno-sanitize=alignment  # as in fuzz.cmake
+                       -O0)  # half the time of -O1
 
 # Objects come before archives, so the instrumented code is found first. Some symbols are defined
 # twice: the library has formats/json.cpp in one object with a part of `convert`.

@@ -126,7 +126,7 @@ endif()
 
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND)
-    foreach(check arrows jobs json read_numbers)
+    foreach(check arrows casts jobs json read_numbers)
         add_test(NAME house.${check} COMMAND ${Python3_EXECUTABLE}
                  ${PROJECT_SOURCE_DIR}/tests/house/${check}.py ${PROJECT_SOURCE_DIR})
     endforeach()
