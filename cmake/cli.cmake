@@ -107,17 +107,15 @@ if(cli_sources)
     endif()
     # What `millrace --version` says.
     set(cuda_version "without CUDA")
-    set(kernels_optimised 1)
     if(MILLRACE_HAS_CUDA)
         set(cuda_version "CUDA ${CUDAToolkit_VERSION}")
         if(NOT MR_CUDA_OPTIMIZED)
             string(APPEND cuda_version " (kernels not optimised)")
-            set(kernels_optimised 0)
         endif()
     endif()
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/cli/version.cpp PROPERTIES
         COMPILE_DEFINITIONS
-        "MR_COMPILER=\"${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\";MR_CUDA_VERSION=\"${cuda_version}\";MR_KERNELS_OPTIMISED=${kernels_optimised}")
+        "MR_COMPILER=\"${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}\";MR_CUDA_VERSION=\"${cuda_version}\"")
     add_executable(millrace_cli ${PROJECT_SOURCE_DIR}/src/cli/main.cpp)
     set_target_properties(millrace_cli PROPERTIES OUTPUT_NAME millrace
                           RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})

@@ -59,6 +59,8 @@ std::optional<train::StoryDistance> distance_to_storybook(const std::string& tex
     return train::story_distance(decode::split_documents(text, options), result.document_nats);
 }
 
+constexpr std::size_t kLookedAt = 4096;  // bytes checked for signs that a file is not text
+
 // Documents read at a time: short ones fill a pass together.
 constexpr int kSideBySide = 16;
 
@@ -222,6 +224,11 @@ void refuse_unused(const Command& command, bool fills) {
 int eval(const Command& command, const EvalCommandOptions& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.text);
+    if (std::string_view(text).substr(0, kLookedAt).find('\0') != std::string_view::npos) {
+        throw Error::input({.file = options.text,
+                            .problem = "is not text: it has zero bytes",
+                            .remedy = "unpack it, if it is compressed"});
+    }
     std::vector<Planned> plans;
     decode::GenerateOptions generate;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {
@@ -372,6 +379,7 @@ void add_eval(const Command& app, Action& action) {
                                 .problem = "only applies with --context recompute",
                                 .remedy = "add recompute to --context"});
         }
+        // With --context full they are idle, but a script may go through all ways with the same words.
         for (const char* option : {"--sinks", "--window"}) {
             if (!command.given(option) || command.given("--context")) continue;
             throw Error::usage(

@@ -45,14 +45,6 @@ std::optional<cuda::DeviceInfo> find_gpu(const SharedOptions& options) {
     return options.device == "cpu" ? std::nullopt : cuda::device();
 }
 
-// As cuda::why_no_device(). Without a GPU the engine does not come to look at its own kernels.
-std::string why_no_gpu() {
-    const std::string why = cuda::why_no_device();
-    if (why != cuda::no_gpu_found() || kernels_optimised()) return why;
-    return "no GPU found, and this build's kernels are not optimised; on a machine with a GPU, "
-           "install its NVIDIA driver and build again, or use --device cpu";
-}
-
 std::string version_name(int number) {
     return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
@@ -104,7 +96,7 @@ Json machine_json(const SharedOptions& options, const std::optional<cuda::Device
     } else {
         json["gpu"] = nullptr;
         if (options.device != "cpu") {
-            json["why_no_gpu"] = why_no_gpu();
+            json["why_no_gpu"] = cuda::why_no_device();
             json["gpu_passed_over"] = !cuda::passed_over().empty();
         }
     }

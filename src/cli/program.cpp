@@ -125,7 +125,7 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
             return word.starts_with(kLayers) &&
                    word.find_first_not_of("=-0123456789", kLayers.size()) == std::string::npos;
         })) {
-        return "-ngl: is not an option here: the whole model is on the GPU; --device chooses";
+        return "-ngl: is not an option here: the whole model runs on one device, which --device chooses";
     }
     std::string problem = one_line(error.what());
     if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {  // "--tokens: 1 required N missing"
@@ -170,6 +170,18 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
     return fmt::format("{}; '{} --help' shows the options", problem, path);
 }
 
+// CLI11 2.4 and later pass over a variable whose value the option would refuse: here it is refused.
+void take_variables_passed_over(CLI::App& app) {
+    for (CLI::Option* option : app.get_options({})) {
+        if (option->get_envname().empty() || option->count() > 0) continue;
+        const char* const value = std::getenv(option->get_envname().c_str());
+        if (!value || !*value) continue;
+        option->add_result(value);
+        option->run_callback();
+    }
+    for (CLI::App* command : app.get_subcommands()) take_variables_passed_over(*command);
+}
+
 // Throws Error (usage), or CLI::Success if only help or version was asked for.
 void parse(CLI::App& app, const std::vector<std::string>& words) {
     if (!words.empty() && !words[0].starts_with('-')) {
@@ -178,6 +190,7 @@ void parse(CLI::App& app, const std::vector<std::string>& words) {
     try {
         std::vector<std::string> from_the_back(words.rbegin(), words.rend());  // for CLI11
         app.parse(from_the_back);
+        take_variables_passed_over(app);
     } catch (const CLI::Success&) {
         throw;
     } catch (const CLI::ParseError& error) {

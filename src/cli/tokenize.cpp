@@ -139,8 +139,7 @@ void add_tokenize(const Command& app, Action& action) {
         "  millrace tokenize model.gguf --decode \"1 9038 2501\"");
     command.callback([=, &action] {
         if (!text.given() && !file.given() && !decode.given()) {
-            throw Error::usage({.field = "--text, --file or --decode",
-                                .problem = "is required",
+            throw Error::usage({.problem = "--text, --file or --decode is required",
                                 .remedy = "--file - reads standard input"});
         }
         options->decode_given = decode.given();

@@ -107,7 +107,7 @@ std::shared_ptr<TrainAsked> add_train_options(const Command& app) {
         .rare();
     c.group("The run");
     of_new_run("--init", t.init,
-               "Start from this model, or bundled model's name, instead of a new one")
+               "Start from this model, or a bundled model's name, instead of a new one")
         .shown_as("MODEL");
     changed("--data", &train::TrainOptions::data, "A folder made by 'millrace data pack'")
         .shown_as("FOLDER");

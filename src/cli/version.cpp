@@ -13,6 +13,4 @@ std::string version_line() {
                        commit.empty() ? "" : ", commit " + commit, MR_COMPILER, MR_CUDA_VERSION);
 }
 
-bool kernels_optimised() { return MR_KERNELS_OPTIMISED != 0; }
-
 }  // namespace mr::cli

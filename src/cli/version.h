@@ -9,7 +9,4 @@ namespace mr::cli {
 // end.
 std::string version_line();
 
-// Whether this build's kernels are for use (MILLRACE_CUDA_OPTIMIZE); true without the CUDA engine.
-bool kernels_optimised();
-
 }  // namespace mr::cli

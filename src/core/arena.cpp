@@ -51,7 +51,7 @@ Arena::Arena(std::string purpose, std::size_t bytes)
         throw Error::device({.field = purpose_,
                              .value = format_bytes(size_),
                              .problem = "not enough memory",
-                             .remedy = "use a smaller --ctx, --seq, --batch or weight type"});
+                             .remedy = "use a shorter context, a smaller cache or batch, or a smaller weight type"});
     }
     ::madvise(address, size_, MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(address);

@@ -71,15 +71,15 @@ constexpr std::uint64_t kDriverRoom = std::uint64_t{1} << 30;
 
 }  // namespace
 
-// On a CPU a quarter of what is free stays free: for other programs, and for what a server holds
-// beside its plan.
+std::uint64_t room_beside_others(std::uint64_t all, std::uint64_t free, std::uint64_t weights) {
+    if (free == 0) return all;
+    return std::min(all, free - free / 4 + weights);
+}
+
 std::uint64_t room_for_engine(const Model& model, const EngineOptions& options) {
     if (options.cuda) return cuda::require_device().free_bytes;
-    const std::uint64_t all = cpu_info().memory_bytes, free = free_memory_bytes();
-    if (free == 0) return all;
-    // The plan counts the model's weights. Those in memory already are not free any more.
-    const std::uint64_t weights = std::min(model.weights.owned_bytes, own_memory_bytes());
-    return std::min(all, free - free / 4 + weights);
+    return room_beside_others(cpu_info().memory_bytes, free_memory_bytes(),
+                              std::min(model.weights.owned_bytes, own_memory_bytes()));
 }
 
 EngineOptions with_defaults(const Model& model, const EngineOptions& wanted,
@@ -157,7 +157,7 @@ void require_engine(const Model& model, const EngineOptions& wanted) {
     plan_engine(model, options)
         .require(cpu_info().memory_bytes,
                  std::string("use a smaller ") + (options.stream ? "--window" : "--ctx") +
-                     (options.max_sequences > 1 ? ", --pool or --batch" : " or --pool") +
+                     (options.max_sequences > 1 ? " or --pool, fewer sequences" : " or --pool") +
                      ", --kv-type f16, or a smaller weight type");
 }
 

@@ -23,7 +23,7 @@ void require_own_file(const std::string& path, const ReportMark& mark) {
     head.resize(static_cast<std::size_t>(file.gcount()));
     if (head.starts_with(mark.begins) && head.find(mark.has) != head.npos) return;
     throw Error::usage({.file = path,
-                        .problem = "this file exists and is no such report: it would be lost",
+                        .problem = "this file exists and is not a report of millrace: it is not replaced",
                         .remedy = "give another name, or remove it"});
 }
 

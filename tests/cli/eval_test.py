@@ -66,8 +66,11 @@ class Eval(driver.CliTest):
         self.fails(1, "eval", MODEL, "--text", self.folder, says=str(self.folder))
         self.fails(1, "eval", MODEL, "--text", self.folder / "no.txt", says="no.txt")
         self.fails(2, "eval", MODEL, "--text", full, "--plot", full,
-                   says="full.txt: this file exists and is no such report")
+                   says="full.txt: this file exists and is not a report")
         self.assertEqual(full.read_text(), "Once upon a time")
+        binary = self.folder / "model.bin"
+        binary.write_bytes(b"GGUF\0\0\0")
+        self.fails(1, "eval", MODEL, "--text", binary, says="model.bin: is not text: it has zero bytes")
         self.fails(2, "eval", MODEL, "--text", full, "--limit", 5, says="--limit: only applies with --split")
         for option in ("--window", "--sinks"):
             self.fails(2, "eval", MODEL, "--text", full, option, 9, says=f"{option}: only applies with --context")

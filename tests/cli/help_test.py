@@ -99,7 +99,7 @@ class Help(driver.CliTest):
                 (("info", "--threads", "2000"), "--threads: must be from 0 to 1024, not 2000"),
                 (("bench", "gemm", "--type", "q8_0,q9"), "--type: 'q9' is not a choice; use f32"),
                 (("run", "-n"), "millrace: -n: needs a value (N)"),
-                (("run", "-ngl", "99"), "-ngl: is not an option here: the whole model is on the GPU"),
+                (("run", "-ngl", "99"), "-ngl: is not an option here: the whole model runs on one device"),
                 (("run", "-p", "-nglish", "--tokns", "5"), "--tokns: unknown option"),
                 (("run", "--bogus", "--", "-ngl"), "--bogus: unknown option"),
                 (("run", "-nabc"), "millrace: -n: 'abc' is not a number"),

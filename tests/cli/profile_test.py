@@ -126,7 +126,7 @@ class Profile(driver.CliTest):
         before = model.read_bytes()
         for option, file in (("--html", model), ("--trace", model), ("--html", page), ("--trace", trace)):
             self.fails(2, "profile", model, *PROMPT, "-n", 2, option, file,
-                       says=f"{file}: this file exists and is no such report: it would be lost")
+                       says=f"{file}: this file exists and is not a report of millrace")
         self.assertEqual(model.read_bytes(), before)
         self.assertEqual((page.read_bytes(), trace.read_bytes()), pages)
         both = self.folder / "both"

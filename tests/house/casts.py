@@ -7,16 +7,19 @@ import sys
 
 MODULES = ["formats", "text", "decode", "serve"]
 ALLOWED = re.compile(r"reinterpret_cast<\s*(const )?(char|std::byte)\s*\*>")
+# From void*, and as in C.
+OTHERS = re.compile(r"(static_cast<|\()\s*(const )?(std::)?(u?int\d+_t|short|int|long|float|double)\s*\*\s*[>)]")
 
 
 def problems(name: str, code: str) -> list[str]:
     return [f"{name}:{number}: {line.strip()}: copy the bytes (std::memcpy) instead"
             for number, line in enumerate(code.splitlines(), 1)
-            if line.count("reinterpret_cast<") != len(ALLOWED.findall(line))]
+            if line.count("reinterpret_cast<") != len(ALLOWED.findall(line)) or OTHERS.search(line)]
 
 
 def main() -> int:
-    assert problems("x", "auto* p = reinterpret_cast<const float*>(bytes);")
+    for cast in ("reinterpret_cast<const float*>(at)", "static_cast<std::uint32_t*>(at)", "(const int*)at"):
+        assert problems("x", f"auto* p = {cast};"), cast
     assert not problems("x", "auto* p = reinterpret_cast<const char*>(bytes);")
     root = pathlib.Path(sys.argv[1]) / "src"
     files = [path for module in MODULES for path in sorted((root / module).rglob("*"))

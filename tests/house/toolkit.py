@@ -18,7 +18,7 @@ macro(enable_language)
 endmacro()
 include({root}/cmake/cuda.cmake)
 message(STATUS "has: ${{MILLRACE_HAS_CUDA}}, compiler: ${{CMAKE_CUDA_COMPILER}}, "
-               "headers: ${{CUDAToolkit_INCLUDE_DIR}}")
+               "headers: ${{CUDAToolkit_INCLUDE_DIRS}}")
 """
 
 

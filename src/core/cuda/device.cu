@@ -63,6 +63,15 @@ std::string remedy_of(cudaError_t status) {
     }
 }
 
+// Where the system shows no GPU.
+std::string no_gpu_found() {
+    if (kernels_optimized) {
+        return "no GPU found; where there is one, install its NVIDIA driver, or use --device cpu";
+    }
+    return "no GPU found, and this build's kernels are not optimised; on a machine with a GPU, "
+           "install its NVIDIA driver and build again, or use --device cpu";
+}
+
 std::string problem_of(cudaError_t status) {
     if (!kernels_optimized && status == cudaErrorNoKernelImageForDevice) {
         return "this build's kernels are not optimised (MILLRACE_CUDA_OPTIMIZE)";

@@ -39,10 +39,6 @@ bool built();
 std::optional<DeviceInfo> device();
 // Why device() returned none, and what to do: one line.
 std::string why_no_device();
-// The text of why_no_device() where the system shows no GPU.
-inline std::string no_gpu_found() {
-    return "no GPU found; where there is one, install its NVIDIA driver, or use --device cpu";
-}
 // A GPU that is present but cannot be used (for example,
 // this build has no code for it): its name, the reason, and
 // what to do. Empty if there is no GPU, or the GPU is used.
