@@ -379,7 +379,8 @@ void add_eval(const Command& app, Action& action) {
                                 .problem = "only applies with --context recompute",
                                 .remedy = "add recompute to --context"});
         }
-        // With --context full they are idle, but a script may go through all ways with the same words.
+        // With --context full they are idle, but a script may go through all ways with the same
+        // words.
         for (const char* option : {"--sinks", "--window"}) {
             if (!command.given(option) || command.given("--context")) continue;
             throw Error::usage(

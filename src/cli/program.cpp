@@ -125,7 +125,8 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
             return word.starts_with(kLayers) &&
                    word.find_first_not_of("=-0123456789", kLayers.size()) == std::string::npos;
         })) {
-        return "-ngl: is not an option here: the whole model runs on one device, which --device chooses";
+        return "-ngl: is not an option here: the whole model runs on one device, which --device "
+               "chooses";
     }
     std::string problem = one_line(error.what());
     if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {  // "--tokens: 1 required N missing"

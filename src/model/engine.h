@@ -255,9 +255,9 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model,
                                     std::shared_ptr<const DeviceWeights> weights = nullptr);
 // The bytes that a plan with a pool of 0 may take of what is free now.
 std::uint64_t room_for_engine(const Model& model, const EngineOptions& options);
-// On a CPU with `all` bytes, `free` of them free (0: unknown). A quarter of what is free stays free:
-// for other programs, and for what a server holds beside its plan. The plan counts `weights` that
-// are in memory already, and not free any more.
+// On a CPU with `all` bytes, `free` of them free (0: unknown). A quarter of what is free stays
+// free: for other programs, and for what a server holds beside its plan. The plan counts `weights`
+// that are in memory already, and not free any more.
 std::uint64_t room_beside_others(std::uint64_t all, std::uint64_t free, std::uint64_t weights);
 // Fills in all defaults; `available` bytes (0: unknown) bound a pool of 0.
 EngineOptions with_defaults(const Model& model, const EngineOptions& options,

@@ -199,10 +199,8 @@ TEST(DeviceLayout, WhatDoesNotFitIsRefusedWithWhatWould) {
     needs.weights = device_weight_bytes(spec, DType::bf16);
     // Its parameters in bf16, the 65 norms in f32.
     EXPECT_EQ(needs.weights, 2 * 6738415616u + 2 * 65 * 4096u);
-    needs.kv_position = 32 * 2 * 4096 * 2;
-    needs.context = 4096;
     needs.plan.add("weights", needs.weights);
-    needs.plan.add("KV cache", needs.kv_position * 4096);
+    needs.plan.add("KV cache", std::uint64_t{32 * 2 * 4096 * 2} * 4096);
     needs.plan.add("activations", 100 << 20);
     const std::uint64_t total = needs.plan.total();
     EXPECT_NO_THROW(require_device_memory(needs, spec, total));
@@ -215,9 +213,11 @@ TEST(DeviceLayout, WhatDoesNotFitIsRefusedWithWhatWould) {
         }
         return "none";
     };
-    // Slightly too little memory: 4096 positions less one step of 64.
-    EXPECT_NE(refusal(total - 1).find("--ctx 4032"), std::string::npos) << refusal(total - 1);
-    EXPECT_NE(refusal(total - 1).find("q8_0 (6.67"), std::string::npos) << refusal(total - 1);
+    needs.fitting = 4032;
+    EXPECT_NE(refusal(total - 1).find("use --ctx 4032, or weights of q8_0 (6.67"),
+              std::string::npos)
+        << refusal(total - 1);
+    needs.fitting = 0;
     const std::string at_8gb = refusal(std::uint64_t{8} << 30);
     EXPECT_EQ(at_8gb.find("--ctx"), std::string::npos) << at_8gb;
     EXPECT_EQ(at_8gb.find("q8_0 ("), std::string::npos) << at_8gb;

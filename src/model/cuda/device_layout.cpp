@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <span>
 
 #include "core/cuda/device.h"
@@ -125,18 +124,6 @@ class Placer {
     DeviceViews out_;
 };
 
-// The largest context whose plan fits into `available`; none if there is none.
-std::optional<std::int64_t> fitting_context(const DeviceNeeds& needs, std::uint64_t available) {
-    if (needs.kv_position == 0) return std::nullopt;
-    const std::uint64_t kv = needs.kv_position * static_cast<std::uint64_t>(needs.context);
-    const std::uint64_t rest = needs.plan.total() - std::min(needs.plan.total(), kv);
-    if (rest >= available) return std::nullopt;
-    constexpr std::uint64_t kStep = 64;  // a round number, and whole pages
-    const std::uint64_t most = (available - rest) / needs.kv_position / kStep * kStep;
-    if (most < kStep) return std::nullopt;
-    return static_cast<std::int64_t>(most);
-}
-
 }  // namespace
 
 DTypeOf types_of(const Model& model) {
@@ -176,9 +163,7 @@ std::uint64_t device_weight_bytes(const ModelSpec& spec, DType type) {
 std::string device_remedy(const DeviceNeeds& needs, const ModelSpec& spec,
                           std::uint64_t available) {
     std::string out;
-    if (const auto context = fitting_context(needs, available)) {
-        out = fmt::format("use {} {}", needs.option, *context);
-    }
+    if (needs.fitting > 0) out = fmt::format("use {} {}", needs.option, needs.fitting);
     // Smaller weight types, with everything else as asked for.
     const std::uint64_t rest = needs.plan.total() - std::min(needs.plan.total(), needs.weights);
     std::string types;

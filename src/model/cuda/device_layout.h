@@ -55,11 +55,12 @@ std::uint64_t device_weight_bytes(const ModelSpec& spec, DType type);
 
 // The numbers behind the error for a plan that exceeds the device's memory.
 struct DeviceNeeds {
-    MemoryPlan plan;                // weights, KV cache, activations, ...
-    std::uint64_t kv_position = 0;  // bytes of KV cache per position; 0: unknown
-    std::int64_t context = 0;       // planned positions, and the option that sets them
-    const char* option = "--ctx";
+    MemoryPlan plan;            // weights, KV cache, activations, ...
     std::uint64_t weights = 0;  // the plan's bytes of weights
+    // The option that sets how many positions there are, and its largest value that fits; 0: none
+    // does, or it is not known.
+    const char* option = "--ctx";
+    std::int64_t fitting = 0;
 };
 // Throws Error (device) with the sizes, and what would fit, if the plan exceeds `available`.
 void require_device_memory(const DeviceNeeds& needs, const ModelSpec& spec,

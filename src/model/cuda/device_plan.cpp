@@ -91,17 +91,39 @@ void require_device_shape(const Model& model) {
     }
 }
 
+// The largest context, or window of a stream, whose plan fits into `available`; 0: none does.
+// Cache, scratch and the sampler's rows all grow with it.
+std::int64_t fitting_positions(const Model& model, const EngineOptions& options,
+                               std::uint64_t available) {
+    constexpr std::int64_t kStep = 64;  // a round number, and whole pages
+    const auto fits = [&](std::int64_t steps) {
+        EngineOptions fewer = options;
+        fewer.pool = 0;
+        if (options.stream) {
+            fewer.stream.window = static_cast<std::int32_t>(steps * kStep);
+            fewer.context = 0;
+        } else {
+            fewer.context = steps * kStep;
+        }
+        return device_plan(model, with_defaults(model, fewer, available)).total() <= available;
+    };
+    std::int64_t low = 0;
+    std::int64_t high = (options.stream ? options.stream.window : options.context) / kStep + 1;
+    while (high - low > 1) {
+        const std::int64_t middle = low + (high - low) / 2;
+        (fits(middle) ? low : high) = middle;
+    }
+    return low * kStep;
+}
+
 void require_device_memory(const Model& model, const EngineOptions& options,
                            std::uint64_t available) {
     DeviceNeeds needs;
     needs.plan = device_plan(model, options);
-    needs.context = options.context;
-    if (options.stream) {
-        needs.context = options.stream.window;
-        needs.option = "--window";
-    }
+    if (needs.plan.total() <= available) return;
     needs.weights = device_weight_bytes(model);
-    needs.kv_position = KvCache::bytes(model.spec, 1, *options.kv_type) / KvCache::kPageTokens;
+    if (options.stream) needs.option = "--window";
+    needs.fitting = fitting_positions(model, options, available);
     require_device_memory(needs, model.spec, available);
 }
 
