@@ -315,7 +315,7 @@ def test_a_page_replaces_no_other_file(model, tmp_path):
     profile, file = model.profile("Once", max_tokens=1), tmp_path / "notes"
     file.write_text("mine")
     for save in (profile.save_html, profile.save_trace):
-        with pytest.raises(mr.UsageError, match="it would be lost"):
+        with pytest.raises(mr.UsageError, match="not a report of millrace"):
             save(file)
     assert file.read_text() == "mine"
 
