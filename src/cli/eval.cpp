@@ -225,9 +225,9 @@ int eval(const Command& command, const EvalCommandOptions& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.text);
     if (std::string_view(text).substr(0, kLookedAt).find('\0') != std::string_view::npos) {
-        throw Error::input({.file = options.text,
+        throw Error::input({.file = options.text == "-" ? "standard input" : options.text,
                             .problem = "is not text: it has zero bytes",
-                            .remedy = "unpack it, if it is compressed"});
+                            .remedy = "unpack it, if it is compressed, or convert it to UTF-8"});
     }
     std::vector<Planned> plans;
     decode::GenerateOptions generate;
@@ -379,8 +379,8 @@ void add_eval(const Command& app, Action& action) {
                                 .problem = "only applies with --context recompute",
                                 .remedy = "add recompute to --context"});
         }
-        // With --context full they are idle, but a script may go through all ways with the same
-        // words.
+        // Allowed with an explicit --context full: a script may pass the same options for every
+        // way.
         for (const char* option : {"--sinks", "--window"}) {
             if (!command.given(option) || command.given("--context")) continue;
             throw Error::usage(

@@ -81,7 +81,8 @@ std::string man_page(const CommandOutline& program, std::string_view version) {
     page +=
         ".SH ENVIRONMENT\n"
         ".TP\n\\fBMILLRACE_MODEL\\fR\nThe model where none is named\n"
-        ".TP\n\\fBMILLRACE_DEVICE\\fR\nauto, cpu or cuda, where \\fB\\-\\-device\\fR is not given\n"
+        ".TP\n\\fBMILLRACE_DEVICE\\fR\nauto, cpu or cuda, where \\fB\\-\\-device\\fR is not given; "
+        "a resumed training run stays on its device\n"
         ".TP\n\\fBMILLRACE_DISABLE\\fR\nA list of parts to switch off, as \\fB\\-\\-disable\\fR\n"
         ".TP\n\\fBMILLRACE_ISA\\fR\nThe instruction path of the CPU's kernels, as portable\n"
         ".TP\n\\fBMILLRACE_READ_RATE\\fR\nHow fast the CPU's memory is read, as 27GB/s; then "

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <map>
 #include <new>
 #include <sstream>
 #include <string>
@@ -171,17 +172,43 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
     return fmt::format("{}; '{} --help' shows the options", problem, path);
 }
 
-// CLI11 2.4 and later pass over a variable whose value the option would refuse: here it is refused.
-void take_variables_passed_over(CLI::App& app) {
-    for (CLI::Option* option : app.get_options({})) {
-        if (option->get_envname().empty() || option->count() > 0) continue;
-        const char* const value = std::getenv(option->get_envname().c_str());
-        if (!value || !*value) continue;
-        option->add_result(value);
-        option->run_callback();
+// The variables of options, which CLI11 does not see while it parses. Left to itself, 2.3 reads
+// those of every command, called or not, before it shows a help; 2.4 passes over values that the
+// option refuses.
+class Variables {
+  public:
+    explicit Variables(CLI::App& app) { hide(app); }
+    Variables(const Variables&) = delete;
+    Variables& operator=(const Variables&) = delete;
+    ~Variables() {
+        for (const auto& [option, name] : hidden_) option->envname(name);
     }
-    for (CLI::App* command : app.get_subcommands()) take_variables_passed_over(*command);
-}
+
+    // For the options of the command that was called, where they are not given.
+    void take(CLI::App& app) const {
+        for (CLI::Option* option : app.get_options({})) {
+            const auto found = hidden_.find(option);
+            if (found == hidden_.end() || option->count() > 0) continue;
+            const char* const value = std::getenv(found->second.c_str());
+            if (!value || !*value) continue;
+            option->add_result(value);
+            option->run_callback();
+        }
+        for (CLI::App* command : app.get_subcommands()) take(*command);
+    }
+
+  private:
+    void hide(CLI::App& app) {
+        for (CLI::Option* option : app.get_options({})) {
+            if (option->get_envname().empty()) continue;
+            hidden_.emplace(option, option->get_envname());
+            option->envname("");
+        }
+        for (CLI::App* command : app.get_subcommands({})) hide(*command);
+    }
+
+    std::map<CLI::Option*, std::string> hidden_;
+};
 
 // Throws Error (usage), or CLI::Success if only help or version was asked for.
 void parse(CLI::App& app, const std::vector<std::string>& words) {
@@ -190,8 +217,9 @@ void parse(CLI::App& app, const std::vector<std::string>& words) {
     }
     try {
         std::vector<std::string> from_the_back(words.rbegin(), words.rend());  // for CLI11
+        const Variables variables(app);
         app.parse(from_the_back);
-        take_variables_passed_over(app);
+        variables.take(app);
     } catch (const CLI::Success&) {
         throw;
     } catch (const CLI::ParseError& error) {

@@ -48,10 +48,12 @@ Arena::Arena(std::string purpose, std::size_t bytes)
     void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) {
-        throw Error::device({.field = purpose_,
-                             .value = format_bytes(size_),
-                             .problem = "not enough memory",
-                             .remedy = "use a shorter context, a smaller cache or batch, or a smaller weight type"});
+        throw Error::device(
+            {.field = purpose_,
+             .value = format_bytes(size_),
+             .problem = "not enough memory",
+             .remedy =
+                 "use a shorter context, a smaller cache or batch, or a smaller weight type"});
     }
     ::madvise(address, size_, MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(address);

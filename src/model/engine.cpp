@@ -153,7 +153,7 @@ void require_engine(const Model& model, const EngineOptions& wanted) {
         require_cpu_layers(model);
     }
     const EngineOptions options = with_defaults(model, wanted, room_for_engine(model, wanted));
-    if (options.cuda) return require_device(model, options);
+    if (options.cuda) return require_device(model, options, wanted);
     plan_engine(model, options)
         .require(cpu_info().memory_bytes,
                  std::string("use a smaller ") + (options.stream ? "--window" : "--ctx") +
@@ -173,7 +173,7 @@ std::unique_ptr<Engine> make_engine(std::shared_ptr<const Model> model, const En
         return make_cpu_engine(std::move(model), options);
     }
     MR_CHECK(weights != nullptr, "an engine on the device is given weights there");
-    require_device(*model, options, held);
+    require_device(*model, options, wanted, held);
     return make_device_engine(std::move(model), std::move(weights), options);
 }
 

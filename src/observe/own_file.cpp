@@ -22,9 +22,10 @@ void require_own_file(const std::string& path, const ReportMark& mark) {
     file.read(head.data(), static_cast<std::streamsize>(head.size()));
     head.resize(static_cast<std::size_t>(file.gcount()));
     if (head.starts_with(mark.begins) && head.find(mark.has) != head.npos) return;
-    throw Error::usage({.file = path,
-                        .problem = "this file exists and is not a report of millrace: it is not replaced",
-                        .remedy = "give another name, or remove it"});
+    throw Error::usage(
+        {.file = path,
+         .problem = "this file exists and is not a report of millrace: it is not replaced",
+         .remedy = "give another name, or remove it"});
 }
 
 }  // namespace mr::observe

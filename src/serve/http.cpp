@@ -95,7 +95,7 @@ void HttpHost::listen() {
 }
 
 void HttpHost::start() {
-    // First, so that the thread that was started is never lost.
+    // Reserved first: push_back() must not throw once a thread runs.
     threads.reserve(static_cast<std::size_t>(options.workers) + 1);
     threads.push_back(start_thread([this] { serve(); }, "for connections"));
     for (int i = 0; i < options.workers; ++i) {

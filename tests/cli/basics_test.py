@@ -70,6 +70,9 @@ class Basics(driver.CliTest):
     def test_an_error_names_the_variable_it_came_from(self):
         self.fails(2, "info", says="MILLRACE_DEVICE: 'gpu' is not a choice", env={"MILLRACE_DEVICE": "gpu"})
         self.fails(2, "info", "--device", "gpu", says="--device: 'gpu' is not a choice")
+        # Where it is not asked for, it does not matter.
+        for words in (("--help",), ("info", "--help"), ("info", "--device", "cpu"), ("tokenize", "--text", "Once")):
+            self.ok(*words, env={"MILLRACE_DEVICE": "gpu"})
 
     def test_a_prompt_in_the_wrong_place(self):
         self.fails(2, "run", "-p", "Once", "upon", "a", "time", says="a prompt is given with -p, in quotes")

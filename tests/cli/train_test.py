@@ -151,7 +151,7 @@ class TrainTest(driver.CliTest):
         self.assert_same_end(run)
         # With no steps left nothing is done. A run of the CPU stays there, whatever the variable says.
         self.assertEqual(self.ok_json("train", "--resume", run)["step"], 6)
-        stayed = self.ok("train", "--resume", run, env={"MILLRACE_DEVICE": "cuda"})
+        stayed = self.ok("train", "--resume", run, env={"MILLRACE_DEVICE": "cuda", "CUDA_VISIBLE_DEVICES": ""})
         self.assertIn("no step was left", stayed.err)
         self.assertRegex(self.ok("train", "--resume", run).err,
                          r"done after step 6: loss [\d.]+, validation [^;]* tokens, [^;]* of training;"

@@ -92,25 +92,33 @@ TEST(DevicePlan, TheRealContextIsHeldAgainstTheMemory) {
     EngineOptions options = on_gpu(model.spec.context);
     options.max_batch = kDeviceBatch;
     options.max_logits = 1;
-    options = with_defaults(model, options, 0);
     const std::uint64_t gib = std::uint64_t{1} << 30;
-    EXPECT_NO_THROW(require_device_memory(model, options, 64 * gib));
+    const auto require = [&](std::uint64_t available) {
+        require_device_memory(model, with_defaults(model, options, available), options, available);
+    };
+    EXPECT_NO_THROW(require(64 * gib));
     // 12.6 GiB of weights, and 2 of cache with the page for idle rows.
-    const std::string said =
-        refusal(ErrorKind::device, [&] { require_device_memory(model, options, 14 * gib); });
+    const std::string said = refusal(ErrorKind::device, [&] { require(14 * gib); });
     expect_in(said, {"KV cache 2.02 GiB", "use --ctx ", "q8_0 (6.6"});
     // The context that it suggests is the largest that fits, in steps of 64.
-    const std::size_t at = said.find("use --ctx ") + 10;
-    const std::int64_t suggested = std::stoll(said.substr(at));
+    const std::int64_t suggested = std::stoll(said.substr(said.find("use --ctx ") + 10));
     EXPECT_GT(suggested, 0);
     EXPECT_LT(suggested, model.spec.context);
-    options.pool = 0;
-    const auto fits = [&](std::int64_t context) {
-        options.context = context;
-        return device_plan(model, with_defaults(model, options, 0)).total() <= 14 * gib;
-    };
-    EXPECT_TRUE(fits(suggested));
-    EXPECT_FALSE(fits(suggested + 64));
+    options.context = suggested;
+    EXPECT_NO_THROW(require(14 * gib));
+    options.context = suggested + 64;
+    EXPECT_THROW(require(14 * gib), Error);
+
+    // A pool that was given stays; a smaller one fits.
+    options.context = 1024;
+    options.pool = 1 << 20;
+    const std::string pool = refusal(ErrorKind::device, [&] { require(24 * gib); });
+    expect_in(pool, {"use --pool "});
+    options.pool = std::stoll(pool.substr(pool.find("use --pool ") + 11));
+    EXPECT_GT(options.pool, 1024);
+    EXPECT_NO_THROW(require(24 * gib));
+    options.pool += 64;
+    EXPECT_THROW(require(24 * gib), Error);
 }
 
 TEST(DevicePlan, ActivationsAreTheSumOfTheBuffers) {

@@ -41,7 +41,8 @@ std::atomic<std::uint64_t> held{0};
 std::string remedy_of(cudaError_t status) {
     switch (status) {
         case cudaErrorMemoryAllocation:
-            return "use a smaller --ctx, a smaller weight type, or end other programs on the GPU";
+            return "use a shorter context or a smaller weight type, or end other programs on the "
+                   "GPU";
         case cudaErrorNoDevice:
         case cudaErrorInsufficientDriver:
         case cudaErrorSystemDriverMismatch:

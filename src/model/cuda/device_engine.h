@@ -12,7 +12,7 @@
 
 namespace mr::model {
 
-// All expect options with defaults filled in.
+// All expect options with defaults filled in; `wanted` are those that were asked for.
 
 // What a device engine allocates on the device. Exact to the byte, except for the driver's memory
 // for captured graphs, which is an estimate (graph_bytes()).
@@ -25,9 +25,10 @@ std::string step_takes_layer(const LayerSpec& layer, const LayerSpec& common);
 void require_device_shape(const Model& model);
 // Throws Error (device) with the sizes, and what would fit, if the plan exceeds `available`.
 void require_device_memory(const Model& model, const EngineOptions& options,
-                           std::uint64_t available);
+                           const EngineOptions& wanted, std::uint64_t available);
 // Both checks, against the GPU's free memory; `held` bytes of the plan are allocated already.
-void require_device(const Model& model, const EngineOptions& options, std::uint64_t held = 0);
+void require_device(const Model& model, const EngineOptions& options, const EngineOptions& wanted,
+                    std::uint64_t held = 0);
 // The default type of the KV cache.
 DType device_kv_type(const Model& model);
 // Whether attention_prefill() takes the flash forwards: then sinks change a prompt's bits only from

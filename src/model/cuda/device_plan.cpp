@@ -15,6 +15,25 @@ namespace {
 // Head sizes that attention takes (ops/attention/paged/attention_cuda.h).
 constexpr int kHeadUnit = 8, kMostHead = 256;
 
+// Whether the engine's plan fits. Not only the cache grows with the context: scratch and the
+// sampler's rows do, too.
+bool fits(const Model& model, const EngineOptions& wanted, std::uint64_t available) {
+    return device_plan(model, with_defaults(model, wanted, available)).total() <= available;
+}
+
+// A number below `most` that fits, by bisection: the largest, if all below it fit; 0: none was
+// found.
+template <typename Fits>
+std::int64_t fitting_value(std::int64_t most, Fits&& fits) {
+    constexpr std::int64_t kStep = 64;  // a round number, and whole pages
+    std::int64_t low = 0, high = (most + kStep - 1) / kStep;
+    while (high - low > 1) {
+        const std::int64_t middle = low + (high - low) / 2;
+        (fits(middle * kStep) ? low : high) = middle;
+    }
+    return low * kStep;
+}
+
 }  // namespace
 
 DType device_kv_type(const Model& model) {
@@ -91,45 +110,41 @@ void require_device_shape(const Model& model) {
     }
 }
 
-// The largest context, or window of a stream, whose plan fits into `available`; 0: none does.
-// Cache, scratch and the sampler's rows all grow with it.
-std::int64_t fitting_positions(const Model& model, const EngineOptions& options,
-                               std::uint64_t available) {
-    constexpr std::int64_t kStep = 64;  // a round number, and whole pages
-    const auto fits = [&](std::int64_t steps) {
-        EngineOptions fewer = options;
-        fewer.pool = 0;
-        if (options.stream) {
-            fewer.stream.window = static_cast<std::int32_t>(steps * kStep);
-            fewer.context = 0;
-        } else {
-            fewer.context = steps * kStep;
-        }
-        return device_plan(model, with_defaults(model, fewer, available)).total() <= available;
-    };
-    std::int64_t low = 0;
-    std::int64_t high = (options.stream ? options.stream.window : options.context) / kStep + 1;
-    while (high - low > 1) {
-        const std::int64_t middle = low + (high - low) / 2;
-        (fits(middle) ? low : high) = middle;
-    }
-    return low * kStep;
-}
-
 void require_device_memory(const Model& model, const EngineOptions& options,
-                           std::uint64_t available) {
+                           const EngineOptions& wanted, std::uint64_t available) {
     DeviceNeeds needs;
     needs.plan = device_plan(model, options);
     if (needs.plan.total() <= available) return;
     needs.weights = device_weight_bytes(model);
-    if (options.stream) needs.option = "--window";
-    needs.fitting = fitting_positions(model, options, available);
+    if (wanted.pool > 0 && !wanted.stream) {
+        needs.option = "--pool";
+        needs.fitting = fitting_value(wanted.pool, [&](std::int64_t pool) {
+            EngineOptions fewer = wanted;
+            fewer.pool = pool;  // a context beyond the pool is cut to it
+            return fits(model, fewer, available);
+        });
+    } else if (wanted.stream) {
+        needs.option = "--window";
+        needs.fitting = fitting_value(wanted.stream.window, [&](std::int64_t window) {
+            EngineOptions fewer = wanted;
+            fewer.stream.window = static_cast<std::int32_t>(window);
+            return fits(model, fewer, available);
+        });
+        if (needs.fitting <= wanted.stream.sinks) needs.fitting = 0;  // require_stream() refuses it
+    } else {
+        needs.fitting = fitting_value(options.context, [&](std::int64_t context) {
+            EngineOptions fewer = wanted;
+            fewer.context = context;
+            return fits(model, fewer, available);
+        });
+    }
     require_device_memory(needs, model.spec, available);
 }
 
-void require_device(const Model& model, const EngineOptions& options, std::uint64_t held) {
+void require_device(const Model& model, const EngineOptions& options, const EngineOptions& wanted,
+                    std::uint64_t held) {
     require_device_shape(model);
-    require_device_memory(model, options, cuda::require_device().free_bytes + held);
+    require_device_memory(model, options, wanted, cuda::require_device().free_bytes + held);
 }
 
 #ifndef MR_CUDA
