@@ -24,6 +24,7 @@
 #include "observe/device_bandwidth.h"
 #include "observe/own_file.h"
 #include "text/tokenizer.h"
+#include "train/corpus.h"
 #include "train/story_floor.h"
 
 namespace mr::cli {
@@ -58,8 +59,6 @@ std::optional<train::StoryDistance> distance_to_storybook(const std::string& tex
     }
     return train::story_distance(decode::split_documents(text, options), result.document_nats);
 }
-
-constexpr std::size_t kLookedAt = 4096;  // bytes checked for signs that a file is not text
 
 // Documents read at a time: short ones fill a pass together.
 constexpr int kSideBySide = 16;
@@ -224,11 +223,7 @@ void refuse_unused(const Command& command, bool fills) {
 int eval(const Command& command, const EvalCommandOptions& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.text);
-    if (std::string_view(text).substr(0, kLookedAt).find('\0') != std::string_view::npos) {
-        throw Error::input({.file = options.text == "-" ? "standard input" : options.text,
-                            .problem = "is not text: it has zero bytes",
-                            .remedy = "unpack it, if it is compressed, or convert it to UTF-8"});
-    }
+    train::require_text(text, options.text == "-" ? "standard input" : options.text);
     std::vector<Planned> plans;
     decode::GenerateOptions generate;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {

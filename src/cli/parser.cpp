@@ -207,11 +207,6 @@ Option Command::add_flag(const std::string& names, bool& to, const std::string& 
 void Command::footer(const std::string& text) const { app_->footer(text); }
 void Command::callback(std::function<void()> what) const { app_->callback(std::move(what)); }
 bool Command::given(const std::string& option) const { return app_->count(option) > 0; }
-bool Command::in_command_line(const std::string& option) const {
-    // What is taken from the environment is not in this list.
-    const std::vector<CLI::Option*>& parsed = app_->parse_order();
-    return std::find(parsed.begin(), parsed.end(), app_->get_option(option)) != parsed.end();
-}
 CommandOutline Command::outline() const { return outline_of(*app_, app_->get_name()); }
 
 }  // namespace mr::cli

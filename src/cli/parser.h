@@ -73,9 +73,8 @@ class Command {
     // Called if the command is, after its options are parsed. May throw Error.
     void callback(std::function<void()> what) const;
 
-    // Valid after parsing. given(): in the command line, or in the option's environment variable.
+    // Valid after parsing: in the command line. A value from the environment does not count.
     bool given(const std::string& option) const;
-    bool in_command_line(const std::string& option) const;
 
     CommandOutline outline() const;
 

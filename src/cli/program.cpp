@@ -193,6 +193,7 @@ class Variables {
             if (!value || !*value) continue;
             option->add_result(value);
             option->run_callback();
+            option->clear();  // given() is about the command line
         }
         for (CLI::App* command : app.get_subcommands()) take(*command);
     }

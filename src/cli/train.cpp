@@ -89,7 +89,7 @@ train::TrainResult train_as_asked(const TrainAsked& asked, const std::string& li
     events.program = version_line();
     // A run stays on its device unless told otherwise. MILLRACE_DEVICE is not about this run.
     const auto settle = [&](train::TrainOptions& o) {
-        if (!resumed || asked.command.in_command_line("--device")) {
+        if (!resumed || asked.command.given("--device")) {
             o.cuda = use_cuda(asked.shared);
             if (!comm || comm->first()) note_gpu_passed_over(asked.shared, o.cuda);
         }

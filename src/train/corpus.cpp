@@ -82,16 +82,19 @@ std::vector<std::string> corpus_files(const std::vector<std::string>& arguments)
     return out;
 }
 
+void require_text(std::string_view text, const std::string& name) {
+    if (text.substr(0, kLookedAt).find('\0') == std::string_view::npos) return;
+    throw Error::input(
+        {.file = name,
+         .problem = "is not text: it has zero bytes",
+         .remedy = "unpack it, if it is compressed, convert it to UTF-8, or leave it out"});
+}
+
 CorpusText::CorpusText(const std::string& path) {
     std::error_code code;
     if (fs::is_regular_file(path, code) && fs::file_size(path, code) == 0 && !code) return;
     file_ = MappedFile(path);
-    const std::string_view head = text().substr(0, kLookedAt);
-    if (head.find('\0') != std::string_view::npos) {
-        throw Error::input({.file = path,
-                            .problem = "is not text: it has zero bytes",
-                            .remedy = "unpack it, if it is compressed, or leave it out"});
-    }
+    require_text(text(), path);
 }
 
 std::uint64_t corpus_bytes(const std::vector<std::string>& files) {

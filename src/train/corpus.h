@@ -15,8 +15,10 @@ namespace mr::train {
 // a glob. Throws Error (input) if an argument matches nothing.
 std::vector<std::string> corpus_files(const std::vector<std::string>& arguments);
 
-// The text of one file. An empty file is an empty text; throws Error (input) if it is not text
-// (compressed, binary).
+// Throws Error (input) if `text`, which comes from `name`, is not text (compressed, binary).
+void require_text(std::string_view text, const std::string& name);
+
+// The text of one file. An empty file is an empty text; require_text() holds.
 class CorpusText {
   public:
     explicit CorpusText(const std::string& path);

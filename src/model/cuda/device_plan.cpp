@@ -15,17 +15,18 @@ namespace {
 // Head sizes that attention takes (ops/attention/paged/attention_cuda.h).
 constexpr int kHeadUnit = 8, kMostHead = 256;
 
-// Whether the engine's plan fits. Not only the cache grows with the context: scratch and the
-// sampler's rows do, too.
-bool fits(const Model& model, const EngineOptions& wanted, std::uint64_t available) {
-    return device_plan(model, with_defaults(model, wanted, available)).total() <= available;
-}
-
-// A number below `most` that fits, by bisection: the largest, if all below it fit; 0: none was
-// found.
-template <typename Fits>
-std::int64_t fitting_value(std::int64_t most, Fits&& fits) {
+// A value below `most` with which the engine's plan fits, where set(options, value) puts it, by
+// bisection: the largest, if all below it fit; 0: none was found. Not only the cache grows with the
+// context: scratch and the sampler's rows do, too.
+template <typename Set>
+std::int64_t fitting_value(const Model& model, const EngineOptions& wanted, std::uint64_t available,
+                           std::int64_t most, Set&& set) {
     constexpr std::int64_t kStep = 64;  // a round number, and whole pages
+    const auto fits = [&](std::int64_t value) {
+        EngineOptions fewer = wanted;
+        set(fewer, value);
+        return device_plan(model, with_defaults(model, fewer, available)).total() <= available;
+    };
     std::int64_t low = 0, high = (most + kStep - 1) / kStep;
     while (high - low > 1) {
         const std::int64_t middle = low + (high - low) / 2;
@@ -116,27 +117,22 @@ void require_device_memory(const Model& model, const EngineOptions& options,
     needs.plan = device_plan(model, options);
     if (needs.plan.total() <= available) return;
     needs.weights = device_weight_bytes(model);
-    if (wanted.pool > 0 && !wanted.stream) {
-        needs.option = "--pool";
-        needs.fitting = fitting_value(wanted.pool, [&](std::int64_t pool) {
-            EngineOptions fewer = wanted;
-            fewer.pool = pool;  // a context beyond the pool is cut to it
-            return fits(model, fewer, available);
-        });
-    } else if (wanted.stream) {
+    const auto fitting = [&](std::int64_t most, auto&& set) {
+        return fitting_value(model, wanted, available, most, set);
+    };
+    if (wanted.stream) {
         needs.option = "--window";
-        needs.fitting = fitting_value(wanted.stream.window, [&](std::int64_t window) {
-            EngineOptions fewer = wanted;
-            fewer.stream.window = static_cast<std::int32_t>(window);
-            return fits(model, fewer, available);
+        needs.fitting = fitting(wanted.stream.window, [](EngineOptions& o, std::int64_t value) {
+            o.stream.window = static_cast<std::int32_t>(value);
         });
-        if (needs.fitting <= wanted.stream.sinks) needs.fitting = 0;  // require_stream() refuses it
+        if (needs.fitting < wanted.stream.sinks) needs.fitting = 0;  // require_stream() refuses it
+    } else if (wanted.pool > 0) {  // a context beyond the pool is cut to it
+        needs.option = "--pool";
+        needs.fitting =
+            fitting(wanted.pool, [](EngineOptions& o, std::int64_t value) { o.pool = value; });
     } else {
-        needs.fitting = fitting_value(options.context, [&](std::int64_t context) {
-            EngineOptions fewer = wanted;
-            fewer.context = context;
-            return fits(model, fewer, available);
-        });
+        needs.fitting = fitting(options.context,
+                                [](EngineOptions& o, std::int64_t value) { o.context = value; });
     }
     require_device_memory(needs, model.spec, available);
 }
