@@ -104,7 +104,8 @@ def main():
          "--doctest-modules", "--doctest-ignore-import-errors", "--pyargs", "millrace",
          str(SOURCE / "python" / "tests"), *sys.argv[2:]],
         cwd=work, env={**os.environ, "MILLRACE_BIN": str(build / "millrace"),
-                       "MILLRACE_SOURCE": str(SOURCE), "MILLRACE_DEVICE": "cpu",
+                       "MILLRACE_SOURCE": str(SOURCE),
+                       "MILLRACE_DEVICE": os.environ.get("MILLRACE_DEVICE") or "cpu",
                        "PYTHONPYCACHEPREFIX": str(work / "pycache")})
     say("pytest", begin)
     return tests.returncode

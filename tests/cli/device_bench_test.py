@@ -1,6 +1,10 @@
 """millrace bench on a GPU; bench_test.py has it on the CPU. Skips without a GPU, and fails there if
 MILLRACE_REQUIRE_GPU=1 (driver.need_gpu)."""
+import os
+
 import driver
+
+os.environ["MILLRACE_DEVICE"] = "cuda"  # where a test names no device
 
 CUDA = ("--device", "cuda")
 SMALL = "random:stories-42m:bf16"
