@@ -272,7 +272,10 @@ TicketPtr Opened::profile(std::string prompt, const Options& options,
     return worker().alone([prompt = std::move(prompt), wanted, result, seconds = load_seconds_](
                               auto& engine, Ticket& ticket) mutable {
         wanted.cancelled = [&ticket] { return ticket.cancelled(); };
-        *result = decode::Profiler(true).run(*engine, prompt, wanted, seconds);
+        decode::Profiler profiler(true);
+        decode::Generated made = profiler.generate(*engine, prompt, wanted);
+        if (ticket.cancelled()) return;  // the caller knows
+        *result = profiler.report(*engine, std::move(prompt), std::move(made), seconds);
     });
 }
 

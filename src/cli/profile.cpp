@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -76,11 +77,13 @@ int profile(const Command& command, ProfileOptions options) {
     options.generate.keep = words ? decode::Keep::words : decode::Keep::nothing;
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
     if (!options.shared.json) out(prompt);
+    const auto on_text = [&](std::string_view text) {
+        if (!options.shared.json) out(text);
+        return true;
+    };
+    decode::Generated generated = profiler.generate(engine, prompt, options.generate, on_text);
     const decode::Profiled run =
-        profiler.run(engine, prompt, options.generate, loaded.seconds, [&](std::string_view text) {
-            if (!options.shared.json) out(text);
-            return true;
-        });
+        profiler.report(engine, prompt, std::move(generated), loaded.seconds);
     if (!options.shared.json) out("\n\n");
     const decode::Generated& made = run.made;
     if (!options.trace.empty()) run.save_trace(options.trace);

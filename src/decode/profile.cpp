@@ -55,12 +55,17 @@ void Profiler::add(const observe::Step& step) {
     for (observe::RooflineSums& phase : sums_) phase.add(step);
 }
 
-Profiled Profiler::run(model::Engine& engine, std::string prompt, GenerateOptions options,
-                       double load_seconds, const OnText& on_text) {
-    Profiled out;
+Generated Profiler::generate(model::Engine& engine, const std::string& prompt,
+                             GenerateOptions options, const OnText& on_text) {
     options.recorder = recorder_.get();
     Session session(engine);
-    out.made = session.generate(encode_prompt(engine.model(), prompt), options, on_text);
+    return session.generate(encode_prompt(engine.model(), prompt), options, on_text);
+}
+
+Profiled Profiler::report(model::Engine& engine, std::string prompt, Generated made,
+                          double load_seconds) {
+    Profiled out;
+    out.made = std::move(made);
     out.prompt = std::move(prompt);
     const bool gpu = engine.options().cuda;
     out.ceilings = observe::ceilings_of(gpu, *engine.context().pool, 0.2, true);

@@ -47,8 +47,10 @@ class Profiler {
     observe::Recorder& recorder() { return *recorder_; }
 
     // Runs the prompt on the engine, which does nothing else meanwhile; once for a profiler.
-    Profiled run(model::Engine& engine, std::string prompt, GenerateOptions options,
-                 double load_seconds, const OnText& on_text = {});
+    Generated generate(model::Engine& engine, const std::string& prompt, GenerateOptions options,
+                       const OnText& on_text = {});
+    // What was recorded, under ceilings that are measured now: half a second on a CPU.
+    Profiled report(model::Engine& engine, std::string prompt, Generated made, double load_seconds);
 
   private:
     void add(const observe::Step& step);
