@@ -106,6 +106,8 @@ if(MILLRACE_HAS_CUDA)
         if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13.0)
             add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:--Ofast-compile=max>")
         endif()
+        # The host's part of these files, which starts the kernels.
+        string(REGEX REPLACE "-O[23]" "-O1" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
         message(STATUS "CUDA: kernels are compiled but not optimised, and no GPU will be used "
                        "(-DMILLRACE_CUDA_ARCH=90 builds for a GPU elsewhere)")
     endif()
@@ -163,13 +165,24 @@ function(millrace_short_kernels)
     # Without optimisation the headers are most of the time of these, too.
     if(NOT MR_CUDA_OPTIMIZED)
         set(paged ${ops}/attention/paged)
+        set(flash ${ops}/attention/flash)
+        set(linear ${ops}/linear)
         millrace_kernels_together(millrace kernels_step
             ${ops}/step/step_bf16.cu ${ops}/step/step_f16.cu ${ops}/step/step_q4.cu ${ops}/step/step_q8.cu)
         millrace_kernels_together(millrace kernels_paged
-            ${paged}/decode.cu ${paged}/stream.cu ${paged}/plain.cu ${paged}/several.cu)
+            ${paged}/decode.cu ${paged}/stream.cu ${paged}/plain.cu ${paged}/several.cu ${paged}/many.cu)
         millrace_kernels_together(millrace kernels_norm
-            ${ops}/norm/norm.cu ${ops}/norm/norm_many.cu ${ops}/activation/activation.cu
-            src/core/comm/tree_sum.cu)
+            ${ops}/norm/norm.cu ${ops}/norm/norm_many.cu ${ops}/norm/norm_backward.cu
+            ${ops}/activation/activation.cu src/core/comm/tree_sum.cu)
+        millrace_kernels_together(millrace kernels_wide
+            ${linear}/small_linear.cu ${linear}/wide_quant.cu ${linear}/wide_half.cu)
+        millrace_kernels_together(millrace kernels_mid
+            ${linear}/mid_linear.cu ${linear}/mid_half.cu ${linear}/mid_quant.cu
+            ${linear}/tiled_half.cu)
+        millrace_kernels_together(mr_attention kernels_flash_forward
+            ${flash}/forward/hopper.cu ${flash}/forward/mma.cu ${flash}/forward/plain.cu)
+        millrace_kernels_together(mr_attention kernels_flash_backward
+            ${flash}/backward/bf16.cu ${flash}/backward/f16.cu ${flash}/backward/mma.cu)
     endif()
     millrace_kernels_together(mr_attention kernels_attention
         ${ops}/attention/flash/backward/rows.cu

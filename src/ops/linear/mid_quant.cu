@@ -43,7 +43,7 @@ struct QuantShape {
 
 // Fetches a warp's weights: its granules of `tiles` tiles from `first` on, granule by granule.
 template <typename S>
-struct Fetcher {
+struct QuantFetcher {
     using W = typename S::W;
     unsigned ring;
     int lane, tiles;
@@ -55,7 +55,8 @@ struct Fetcher {
     unsigned to = 0;        // offset in the ring
     int scales, scales_to;  // source and target of this lane's scales; < 0: it has none
 
-    __device__ Fetcher(const Params& p, unsigned ring_, int warp, int lane_, int first, int tiles_)
+    __device__ QuantFetcher(const Params& p, unsigned ring_, int warp, int lane_, int first,
+                            int tiles_)
         : ring(ring_), lane(lane_), tiles(tiles_) {
         const std::int64_t records = (p.k + W::kColumns - 1) / W::kColumns;
         const std::int64_t eight = records * W::kRecord;  // bytes of 8 rows
@@ -101,7 +102,7 @@ struct Fetcher {
 
 // The inputs of a warp's granules, one after another through two slots, by TMA.
 template <typename S>
-struct Inputs {
+struct QuantInputs {
     unsigned room, full;  // the slots, and their barriers
     int at = 0;           // next slot
     unsigned parity = 0;
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
     const int count = (granules - warp + kWarps - 1) / kWarps;  // granules of this warp
 
     const unsigned room = shared_address(shared);
-    Inputs<S> input{room + warp * S::kInputs * S::kInputBytes, shared_address(barriers[warp])};
+    QuantInputs<S> input{room + warp * S::kInputs * S::kInputBytes, shared_address(barriers[warp])};
     const unsigned ring =
         room + kWarps * S::kInputs * S::kInputBytes + warp * kStages * S::kStageBytes;
     if (lane == 0) {  // the barriers belong to this warp
@@ -177,7 +178,7 @@ __global__ void __launch_bounds__(S::kEntry, 1) quant_kernel(const P p) {
 #pragma unroll 1
     for (int first = begin; first < end; first += kTiles) {
         const int tiles = min(kTiles, end - first);
-        Fetcher<S> weights(p, ring, warp, lane, first, tiles);
+        QuantFetcher<S> weights(p, ring, warp, lane, first, tiles);
 #pragma unroll 1
         for (int i = 0; i < kStages - 1; ++i) weights.next();
         if (first == begin) {

@@ -116,9 +116,9 @@ struct QuantBringer {
 };
 
 template <typename S, typename P>
-__device__ __forceinline__ void multiply_all(const P& p, const WidePlan& plan,
-                                             const WideLayout<S>& shared, const WideBlock<S>& me,
-                                             int most) {
+__device__ __forceinline__ void multiply_quants(const P& p, const WidePlan& plan,
+                                                const WideLayout<S>& shared, const WideBlock<S>& me,
+                                                int most) {
     constexpr bool kSome = kMakesRecords<P> && kPacks<S>;  // skips groups without a token
     using W = typename S::W;
     using M = Mid<W>;
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(S::kEntry, 1)
         take_registers<S::kRegisters>();
         wait_for_previous();
         stamp_begin(p.stamp);
-        multiply_all<S>(p, plan, shared, me, note_tokens(p, shared, me));
+        multiply_quants<S>(p, plan, shared, me, note_tokens(p, shared, me));
         stamp_end(p.stamp);
     }
     // Stay until the copies and arrivals of the other block have arrived.

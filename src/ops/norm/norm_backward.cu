@@ -19,8 +19,6 @@ namespace {
 constexpr int kMostBlocks = 528;
 constexpr int kWarps = 4;  // per block, with one warp per row
 
-using Args = NormBackwardArgs;  // parts [blocks, 2, cols]
-
 // Sums a and b over the group, each in one order: kThreads is 32, or a block's 256.
 template <int kThreads>
 __device__ __forceinline__ void group_sums(float& a, float& b, float* shared) {
@@ -47,7 +45,7 @@ __device__ __forceinline__ void group_sums(float& a, float& b, float* shared) {
 // f32, or Dy.
 template <int kThreads, int kChunks, typename Dy, typename X>
 __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
-    rows_backward(const Args a) {
+    rows_backward(const NormBackwardArgs a) {
     constexpr bool kWarp = kThreads == 32;
     constexpr int kGroups = kWarp ? kWarps : 1;
     constexpr int kMost = kThreads * kChunks * 4;  // columns
@@ -145,7 +143,7 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarps : kThreads)
 // Rows of any length, alignment and type of dy, read again from the caches instead of kept. The
 // block's part of the sums accumulates in memory.
 template <typename Dy, typename X>
-__global__ void __launch_bounds__(256) any_rows_backward(const Args a) {
+__global__ void __launch_bounds__(256) any_rows_backward(const NormBackwardArgs a) {
     __shared__ float shared[kRowShared<256> + 16];
     wait_for_previous();
     const StageClock clock(a.stamp);
@@ -232,18 +230,18 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
                             p.dx.bytes() + p.copy.bytes() + p.dweight.bytes() + p.dbias.bytes(),
                             elements * (p.kind == NormKind::layer ? 17 : 14), 0});
     auto* parts = reinterpret_cast<float*>(ctx.scratch.data());
-    const Args args{p.dx.data,
-                    static_cast<bf16*>(p.copy.data),
-                    p.residual.data,
-                    p.dy.data,
-                    p.x.data,
-                    p.weight.f32(),
-                    parts,
-                    static_cast<int>(rows),
-                    static_cast<int>(cols),
-                    p.eps,
-                    p.kind,
-                    stamp};
+    const NormBackwardArgs args{p.dx.data,
+                                static_cast<bf16*>(p.copy.data),
+                                p.residual.data,
+                                p.dy.data,
+                                p.x.data,
+                                p.weight.f32(),
+                                parts,
+                                static_cast<int>(rows),
+                                static_cast<int>(cols),
+                                p.eps,
+                                p.kind,
+                                stamp};
     float *dweight = static_cast<float*>(p.dweight.data),
           *dbias = static_cast<float*>(p.dbias.data);
     if (const int many = fours && bf16_dy && wide && ctx.many_rows_norm
@@ -253,7 +251,7 @@ bool norm_backward(const Context& ctx, const NormBackward& p) {
                   stamp);
         return true;
     }
-    const auto start = [&](int threads, void (*kernel)(Args)) {
+    const auto start = [&](int threads, void (*kernel)(NormBackwardArgs)) {
         launch(ctx, dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), 0,
                kernel, args);
     };

@@ -286,13 +286,14 @@ bool start(const Context& ctx, int blocks, int tiles, const Args& args) {
 }
 
 template <typename T, bool kViews>
-bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
+bool start_many(const Context& ctx, int blocks, int tiles, const Args& args) {
     if (args.head_dim == 128) return start<T, 128, 3, kViews>(ctx, blocks, tiles, args);
     return args.head_dim == 64 && start<T, 64, 6, kViews>(ctx, blocks, tiles, args);
 }
 template <typename T>
-bool start_for(const Context& ctx, int blocks, int tiles, const Args& args) {
-    return (args.has_views() ? start_for<T, true> : start_for<T, false>)(ctx, blocks, tiles, args);
+bool start_many(const Context& ctx, int blocks, int tiles, const Args& args) {
+    return (args.has_views() ? start_many<T, true> : start_many<T, false>)(ctx, blocks, tiles,
+                                                                           args);
 }
 
 }  // namespace
@@ -302,8 +303,8 @@ bool decode_many_on_tensor_cores(const Context& ctx, DType dtype, int multiproce
                                  std::int64_t tiles, const Args& args) {
     if (tiles > kMostTiles || args.max_keys > args.shorts * kStepKeys) return false;
     const int count = static_cast<int>(tiles);
-    if (dtype == DType::bf16) return start_for<bf16>(ctx, multiprocessors, count, args);
-    return dtype == DType::f16 && start_for<__half>(ctx, multiprocessors, count, args);
+    if (dtype == DType::bf16) return start_many<bf16>(ctx, multiprocessors, count, args);
+    return dtype == DType::f16 && start_many<__half>(ctx, multiprocessors, count, args);
 }
 
 }  // namespace mr::cuda::attn

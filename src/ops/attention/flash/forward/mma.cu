@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, Shape<D>::kMinBlocks)
 }
 
 template <typename T, int D, bool kPaged>
-void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
+void launch_mma(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
     using S = Shape<D>;
     const dim3 grid(static_cast<unsigned>(p.heads), static_cast<unsigned>(p.sequences),
                     static_cast<unsigned>((p.max_queries + S::kRows - 1) / S::kRows));
@@ -284,27 +284,27 @@ void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp, const Pa
 }
 
 template <typename T, int D>
-void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
-    if (!paged.table) return launch_forward<T, D, false>(ctx, p, stamp, paged);
+void launch_mma(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
+    if (!paged.table) return launch_mma<T, D, false>(ctx, p, stamp, paged);
     static_assert(mma_takes_pages(D));
     MR_CHECK(p.head_dim == D, "a page's rows are as long as a tile's");
-    launch_forward<T, D, true>(ctx, p, stamp, paged);
+    launch_mma<T, D, true>(ctx, p, stamp, paged);
 }
 
 template <typename T>
-void launch_forward(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
-    if (p.head_dim <= 64) return launch_forward<T, 64>(ctx, p, stamp, paged);
-    if (p.head_dim <= 80) return launch_forward<T, 80>(ctx, p, stamp, paged);
-    if (p.head_dim <= 96) return launch_forward<T, 96>(ctx, p, stamp, paged);
-    if (p.head_dim <= 128) return launch_forward<T, 128>(ctx, p, stamp, paged);
-    launch_forward<T, 256>(ctx, p, stamp, paged);
+void launch_mma(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
+    if (p.head_dim <= 64) return launch_mma<T, 64>(ctx, p, stamp, paged);
+    if (p.head_dim <= 80) return launch_mma<T, 80>(ctx, p, stamp, paged);
+    if (p.head_dim <= 96) return launch_mma<T, 96>(ctx, p, stamp, paged);
+    if (p.head_dim <= 128) return launch_mma<T, 128>(ctx, p, stamp, paged);
+    launch_mma<T, 256>(ctx, p, stamp, paged);
 }
 
 }  // namespace
 
 void forward_mma(const Context& ctx, const Problem& p, Stamp* stamp, const PagedKeys& paged) {
-    if (p.dtype == DType::bf16) return launch_forward<bf16>(ctx, p, stamp, paged);
-    launch_forward<__half>(ctx, p, stamp, paged);
+    if (p.dtype == DType::bf16) return launch_mma<bf16>(ctx, p, stamp, paged);
+    launch_mma<__half>(ctx, p, stamp, paged);
 }
 
 }  // namespace mr::cuda::flash
