@@ -122,7 +122,8 @@ std::string describe(const CLI::App& app, const CLI::ParseError& error,
     // llama.cpp's name; here it would be -n with the value "gl".
     constexpr std::string_view kLayers = "-ngl";
     const auto options_end = std::ranges::find(typed, "--");
-    if (std::any_of(typed.begin(), options_end, [&](const std::string& word) {
+    if (command->get_option_no_throw("--device") &&
+        std::any_of(typed.begin(), options_end, [&](const std::string& word) {
             return word.starts_with(kLayers) &&
                    word.find_first_not_of("=-0123456789", kLayers.size()) == std::string::npos;
         })) {

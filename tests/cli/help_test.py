@@ -100,6 +100,7 @@ class Help(driver.CliTest):
                 (("bench", "gemm", "--type", "q8_0,q9"), "--type: 'q9' is not a choice; use f32"),
                 (("run", "-n"), "millrace: -n: needs a value (N)"),
                 (("run", "-ngl", "99"), "-ngl: is not an option here: the whole model runs on one device"),
+                (("tokenize", "-ngl", "99"), "-ngl: unknown option"),
                 (("run", "-p", "-nglish", "--tokns", "5"), "--tokns: unknown option"),
                 (("run", "--bogus", "--", "-ngl"), "--bogus: unknown option"),
                 (("run", "-nabc"), "millrace: -n: 'abc' is not a number"),
