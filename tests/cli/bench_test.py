@@ -334,7 +334,8 @@ class Bench(driver.CliTest):
             for op in ("embedding", "linear", "norm", "attention", "loss"):
                 self.assertGreater(got["ledger"][op]["flops"] + got["ledger"][op]["bytes_read"], 0)
         text = self.ok("bench", "train", driver.REFERENCE / "llama2", *shape).out
-        for part in ("tok/s", "ms per step", "memory", "parameters", "linear", "us each"):
+        for part in ("tok/s", "ms per step", "memory", "parameters", "linear", "us each",
+                     "a row for each name and size"):
             self.assertIn(part, text)
         self.assertNotIn("linear: linear", text)
 

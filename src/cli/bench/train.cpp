@@ -220,7 +220,8 @@ std::string measured_text(const Json& json, const train::TrainMeasured& m,
         text += fmt::format("{} {} {}", comma, item.name, format_bytes(item.bytes));
         comma = ",";
     }
-    return text + "\n\n" + observe::op_table(m.ledger) + "\n" + stage_table(m.stages);
+    return text + "\n\n" + observe::op_table(m.ledger) +
+           "\nthe step in its order, a row for each name and size:\n" + stage_table(m.stages);
 }
 
 std::string peer_text(Json& peer, const train::TrainMeasured& m) {
