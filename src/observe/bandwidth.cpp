@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/arena.h"
+#include "core/cpu.h"
 #include "core/error.h"
 #include "core/median.h"
 #include "core/memory.h"
@@ -81,8 +83,11 @@ Arena usual_buffer(std::size_t most) {
 
 }  // namespace
 
-Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes, double seconds,
+Bandwidth measure_read_bandwidth(ThreadPool& wanted, std::size_t bytes, double seconds,
                                  std::size_t most) {
+    std::optional<ThreadPool> fewer;
+    if (const int cores = cpu_info().cores; wanted.size() > cores) fewer.emplace(cores);
+    ThreadPool& pool = fewer ? *fewer : wanted;
     Arena arena = bytes == 0 ? usual_buffer(most)
                              : Arena(kPurpose, std::max(bytes / kPiece, std::size_t{1}) * kPiece);
     const std::size_t size = arena.size();
@@ -119,6 +124,7 @@ Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes, double sec
     result.median = static_cast<double>(size) / median(times);
     result.passes = static_cast<int>(times.size());
     result.buffer_bytes = size;
+    result.threads = pool.size();
     return result;
 }
 

@@ -13,10 +13,13 @@ struct Bandwidth {
     double median = 0;  // ... in the median pass
     int passes = 0;
     std::size_t buffer_bytes = 0;
+    int threads = 0;
 };
 
 // Sums a buffer of `bytes` (0: read_buffer_bytes()) over and over for about `seconds`, at least
-// three times, with every thread of the pool. Plain wide loads; no prefetch or non-temporal hints.
+// three times, with every thread of the pool, or one for each core if the pool has more: those
+// would wait for each other, not for the memory. Plain wide loads; no prefetch or non-temporal
+// hints.
 // If `bytes` is 0: at most `most` bytes, and a result of zeros if there is no memory for a buffer
 // larger than the caches.
 Bandwidth measure_read_bandwidth(ThreadPool& pool, std::size_t bytes = 0, double seconds = 0.5,

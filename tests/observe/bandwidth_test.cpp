@@ -16,8 +16,16 @@ TEST(Bandwidth, IsPlausible) {
     EXPECT_GE(measured.passes, 3);
     EXPECT_EQ(measured.buffer_bytes, std::size_t{64} << 20);
     EXPECT_GE(measured.best, measured.median);
+    EXPECT_EQ(measured.threads, cpu_info().cores);
     EXPECT_GT(measured.median, 50e6);  // slower than any memory, even under a sanitizer
     EXPECT_LT(measured.best, 20e12);   // more than any: the sum would have been optimised away
+}
+
+TEST(Bandwidth, ThreadsBeyondTheCoresDoNotRead) {
+    ThreadPool pool(cpu_info().cores + 3);
+    EXPECT_EQ(measure_read_bandwidth(pool, std::size_t{1} << 20, 0.01).threads, cpu_info().cores);
+    ThreadPool one(1);
+    EXPECT_EQ(measure_read_bandwidth(one, std::size_t{1} << 20, 0.01).threads, 1);
 }
 
 TEST(Bandwidth, BufferIsLargerThanTheCacheAndFitsIntoMemory) {
