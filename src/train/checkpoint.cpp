@@ -147,7 +147,7 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
     const fs::path target = folder(state.step);
     const fs::path all = target.parent_path();
     try {
-        PartialFolder partial(all / (kPartial + target.filename().string()));
+        PartialFolder partial(all / (kPartial + target.filename().string()), target);
         fault_point();
         StateHashes hashes;
         write_weights(partial.path(), engine, tokenizer, hashes);

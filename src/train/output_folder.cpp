@@ -64,7 +64,7 @@ std::vector<fs::path> leftovers(const fs::path& target, const char* mark) {
 
 }  // namespace
 
-PartialFolder::PartialFolder(fs::path path) : path_(std::move(path)) {
+PartialFolder::PartialFolder(fs::path path, const fs::path& target) : path_(std::move(path)) {
     std::error_code code;
     fs::remove_all(path_, code);
     fs::create_directories(path_.parent_path(), code);
@@ -74,7 +74,7 @@ PartialFolder::PartialFolder(fs::path path) : path_(std::move(path)) {
         return;
     }
     if (!code) code = std::make_error_code(std::errc::file_exists);
-    throw Error::input({.file = path_.string(),
+    throw Error::input({.file = target.string(),
                         .problem = "cannot be made: " + code.message(),
                         .remedy = "check the disk and the folder's permissions"});
 }
@@ -105,7 +105,7 @@ OutputFolder::OutputFolder(const std::string& path, Foreign foreign, bool force)
     clear_leftovers();
     check();
     fs::path temporary = target_;
-    partial_.emplace(temporary += fmt::format("{}{}", kPartialMark, ::getpid()));
+    partial_.emplace(temporary += fmt::format("{}{}", kPartialMark, ::getpid()), target_);
 }
 
 void OutputFolder::commit() {

@@ -13,14 +13,16 @@ namespace mr::train {
 // A folder under a temporary name, which is removed unless it is renamed to its target.
 class PartialFolder {
   public:
-    // Makes the folder; removes an old one of that name. These throw Error (input).
-    explicit PartialFolder(std::filesystem::path path);
+    // Makes the folder; removes an old one of that name. Throws Error (input), which names the
+    // target.
+    PartialFolder(std::filesystem::path path, const std::filesystem::path& target);
     ~PartialFolder();
     PartialFolder(const PartialFolder&) = delete;
     PartialFolder& operator=(const PartialFolder&) = delete;
 
     const std::filesystem::path& path() const { return path_; }
-    void put(const std::filesystem::path& target);  // must not exist, or be empty
+    // The target must not exist, or be empty. Throws Error (input).
+    void put(const std::filesystem::path& target);
 
   private:
     std::filesystem::path path_;

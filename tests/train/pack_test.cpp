@@ -315,7 +315,7 @@ TEST_F(Pack, BadRequestsSaySoAndLeaveNothing) {
     o.force = true;
     says("has no data.json", o);
     o.out = data + "/x";
-    says("cannot be made", o);
+    says(data + "/x: cannot be made", o);  // not the name of the temporary folder
 
     folder.write("empty.txt", "");
     folder.write("blank.txt", " \n<|endoftext|>\n\n");
