@@ -78,10 +78,13 @@ def main():
     parser.add_argument("--tile", type=int, default=32, help="queries and keys of a tile")
     parser.add_argument("--spread", type=float, default=1.0, help="scales the queries, so the scores")
     args = parser.parse_args()
+    lengths = [int(n) for n in args.tokens.split(",") if n.strip().isdigit()]
+    if len(lengths) != args.tokens.count(",") + 1 or min([*lengths, args.dim, args.tile]) < 1:
+        parser.error("--tokens, --dim and --tile are whole numbers from 1 on")
 
     numbers = random.Random(1)
     print("tokens   whole matrix: peak KB   tiles: peak KB   largest difference")
-    for tokens in (int(n) for n in args.tokens.split(",")):
+    for tokens in lengths:
         q, k, v = ([array("d", (numbers.gauss(0, scale) for _ in range(args.dim)))
                     for _ in range(tokens)] for scale in (args.spread, 1, 1))
         full, full_peak = measured(whole_matrix, q, k, v, args.dim)
