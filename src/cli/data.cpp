@@ -60,6 +60,11 @@ class Sink : public std::streambuf {
     OutputFile* file_;
 };
 
+struct Terminal {
+    InterruptGuard guard;
+    ProgressLine line;
+};
+
 // Output of one command: to the terminal, or to the calling program.
 class Told {
   public:
@@ -79,11 +84,7 @@ class Told {
     }
 
   private:
-    struct Terminal {
-        InterruptGuard guard{};
-        ProgressLine line{};
-    };
-    std::optional<Terminal> terminal_{};
+    std::optional<Terminal> terminal_;
     Caller* caller_;
 };
 

@@ -92,7 +92,7 @@ std::string named_model(const std::string& given, const char* option) {
         require_here(given, option);
         return given;
     }
-    const std::string found = bundled(given + std::string(kEnding));
+    std::string found = bundled(given + std::string(kEnding));
     std::error_code ignored;
     if (fs::exists(fs::symlink_status(given, ignored))) {
         return found.empty() ? given : "./" + given;
@@ -113,7 +113,7 @@ std::string model_source(const SharedOptions& options) {
     if (const char* model = std::getenv("MILLRACE_MODEL"); model && *model) {
         return named_model(model);
     }
-    if (const std::string found = bundled(MR_BUNDLED_MODEL); !found.empty()) return found;
+    if (std::string found = bundled(MR_BUNDLED_MODEL); !found.empty()) return found;
     throw Error::usage({.field = "MODEL",
                         .problem = "none was given, and the bundled model (" MR_BUNDLED_MODEL
                                    ") is not beside the program",

@@ -37,7 +37,7 @@ constexpr const char* kConfigName = "tokenizer_config.json";
 // --out is a folder, or the file itself if it ends with .json.
 std::string target_file(const TokenizerOptions& options) {
     const fs::path out = options.out;
-    const std::string path = (out.extension() == ".json" ? out : out / "tokenizer.json").string();
+    std::string path = (out.extension() == ".json" ? out : out / "tokenizer.json").string();
     std::error_code code;
     const auto beside = [&](const char* name) {
         const fs::path file = fs::path(path).replace_filename(name);

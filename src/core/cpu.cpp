@@ -17,6 +17,8 @@
 #if defined(__aarch64__) && !defined(MR_PORTABLE_ONLY)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__x86_64__) && !defined(MR_PORTABLE_ONLY)
+#include <cpuid.h>
 #endif
 
 namespace mr {
@@ -33,8 +35,10 @@ bool machine_can_run(Isa isa) {
         return dot && (caps2 & HWCAP2_I8MM) != 0 && (caps2 & HWCAP2_BF16) != 0;
     }
 #elif defined(__x86_64__) && !defined(MR_PORTABLE_ONLY)
-    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                      __builtin_cpu_supports("f16c");
+    // Clang 14's __builtin_cpu_supports() does not know f16c.
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool f16c = ::__get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+    const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     if (isa == Isa::avx2) return avx2;
     if (isa == Isa::avx512) {
         return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

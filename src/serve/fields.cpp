@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "core/nearest.h"
 #include "core/printable.h"
@@ -224,7 +225,7 @@ std::string number_text(double value) {
 }
 
 std::string range_text(const Field& field) {
-    const std::string range =
+    std::string range =
         field.least == field.most
             ? number_text(field.least)
             : fmt::format("{} to {}", number_text(field.least), number_text(field.most));
@@ -366,7 +367,7 @@ Fields::Fields(formats::JsonValue body, std::string_view route)
     if (!body.is_object()) throw Failure::bad("", "the body of the request must be a JSON object");
     for (const auto& [key, value] : body.items()) {
         const auto field = std::find_if(table_.begin(), table_.end(),
-                                        [&](const Field& f) { return f.name == key; });
+                                        [&key = key](const Field& f) { return f.name == key; });
         if (field == table_.end()) {
             throw Failure::bad(std::string(key),
                                fmt::format("unknown field '{}'{}", printable(key, 100),
@@ -401,7 +402,7 @@ double Fields::number(const char* name, double fallback) const {
 }
 std::string Fields::text(const char* name, std::string fallback) const {
     const auto value = find(name);
-    return value ? std::string(value->text()) : fallback;
+    return value ? std::string(value->text()) : std::move(fallback);
 }
 std::vector<std::string> Fields::texts(const char* name) const {
     std::vector<std::string> out;

@@ -127,6 +127,7 @@ std::vector<Merge> merges_of_scores(const TokenizerData& data,
     }
     std::sort(cuts.begin(), cuts.end());
     std::vector<Merge> out;
+    out.reserve(cuts.size());
     for (const auto& [score, left, right] : cuts) out.push_back({left, right});
     return out;
 }

@@ -26,6 +26,7 @@ class Rates {
     // The number of masked tokens in block i, which has `tokens` tokens.
     int masked(std::uint64_t i, std::size_t tokens) const {
         // Fixed point with 32 fractional bits: there is room for up to 2^28 blocks.
+        // NOLINTNEXTLINE(clang-analyzer-core.*): the constructor sets all members
         const std::uint64_t u = ((order_(i) << 32) + words_[2]) / blocks_;
         return 1 + static_cast<int>((u * tokens) >> 32);
     }

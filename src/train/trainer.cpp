@@ -399,6 +399,7 @@ TrainResult train(const TrainOptions& options, const TrainEvents& events, comm::
     Run run(std::move(state), false, told, ranks);
     run.settle();
     std::unique_ptr<RunFolder> folder;
+    // NOLINTNEXTLINE(modernize-make-unique): a RunFolder cannot be moved
     if (ranks.first()) folder.reset(new RunFolder(RunFolder::create(options.out)));
     return run.go(folder.get());
 }
@@ -423,6 +424,7 @@ TrainResult resume(const std::string& run, const std::function<void(TrainOptions
     }
     std::unique_ptr<RunFolder> folder;
     if (ranks.first()) {
+        // NOLINTNEXTLINE(modernize-make-unique): a RunFolder cannot be moved
         folder.reset(new RunFolder(RunFolder::open(run)));
         folder->keep();
     }

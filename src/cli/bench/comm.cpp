@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -75,9 +76,8 @@ Measured measure(comm::Comm& comm, const BenchCommOptions& options, const char* 
 std::vector<Measured> measure_all(comm::Comm& comm, const BenchCommOptions& options) {
     std::vector<Measured> out;
     const int ranks = comm.size(), me = comm.rank();
-    const auto total = [&](std::int64_t i) {
-        return static_cast<float>(ranks * (ranks + 1) / 2 * (i % 13 - 6));
-    };
+    const std::int64_t all = std::int64_t{ranks} * (ranks + 1) / 2;
+    const auto total = [&](std::int64_t i) { return static_cast<float>(all * (i % 13 - 6)); };
     for (const std::int64_t count : options.sizes) {
         const comm::Shards shards(count, 64, ranks);
         const auto of_rank = [&](int rank) {
@@ -89,7 +89,7 @@ std::vector<Measured> measure_all(comm::Comm& comm, const BenchCommOptions& opti
         };
         const auto holds = [](std::int64_t begin, std::int64_t end,
                               std::function<float(std::int64_t)> expected) {
-            return [=](const std::vector<float>& data) {
+            return [begin, end, expected = std::move(expected)](const std::vector<float>& data) {
                 for (std::int64_t i = begin; i < end; ++i) {
                     if (data[static_cast<std::size_t>(i)] != expected(i)) return false;
                 }

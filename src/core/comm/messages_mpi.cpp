@@ -101,7 +101,7 @@ class MpiMessages : public Messages {
     MpiMessages(const MpiMessages& all, std::span<const int> ranks, int number)
         : world_(all.world_), tag_(kTag + number) {
         for (const int r : ranks) {
-            if (r == all.rank_) rank_ = size();
+            if (r == all.rank_) rank_ = static_cast<int>(ranks_.size());
             ranks_.push_back(all.in_world(r));
         }
     }

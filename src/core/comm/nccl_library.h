@@ -30,6 +30,7 @@ namespace mr::comm::nccl {
     F(ncclAllReduce)
 
 struct Library {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it names a member
 #define MR_MEMBER(name) decltype(&::name) name = nullptr;
     MR_NCCL_FUNCTIONS(MR_MEMBER)
 #undef MR_MEMBER

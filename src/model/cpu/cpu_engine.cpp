@@ -163,7 +163,8 @@ CpuEngine::CpuEngine(std::shared_ptr<const Model> model, const EngineOptions& op
       slots_(options_.max_sequences) {
     const ModelSpec& spec = model_->spec;
     for (const RopeSpec& rope : ropes_.ropes) frequencies_.push_back(rope_frequencies(rope));
-    const auto tokens = static_cast<std::size_t>(options_.max_batch + options_.max_sequences);
+    const std::size_t tokens = static_cast<std::size_t>(options_.max_batch) +
+                               static_cast<std::size_t>(options_.max_sequences);
     ids_.reserve(tokens);
     positions_.reserve(tokens);
     sink_positions_.reserve(tokens);

@@ -60,7 +60,7 @@ constexpr int row_bucket(int active) {
                      : active <= 64  ? 8
                      : active <= 128 ? 16
                      : active <= 256 ? 32
-                                     : power / 4;
+                                     : std::max(power / 4, 64);
     return (active + unit - 1) / unit * unit;
 }
 static_assert(row_bucket(256) == 256 && row_bucket(257) == 320 && row_bucket(512) == 512 &&

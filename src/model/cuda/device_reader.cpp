@@ -42,6 +42,7 @@ void WeightReader::read(ThreadPool& pool, const Tensor& tensor, const RowOrder& 
     const MappedFile* file = file_of(tensor);
     const auto* data = static_cast<const std::byte*>(tensor.data);
     const auto row_bytes = static_cast<std::int64_t>(tensor.row_bytes());
+    MR_CHECK(row_bytes > 0, "a row has weights");
     const auto copy = [&](std::int64_t to_byte, std::int64_t from_byte, std::int64_t bytes) {
         const std::byte* from = data + from_byte;
         if (file) {

@@ -24,7 +24,6 @@ struct Key {
     std::int64_t n = 0, k = 0;
     DType in = DType::bf16, out = DType::bf16;
     bool bias = false;  // [n], of out's type
-    // NOLINTNEXTLINE(modernize-use-nullptr): there is no 0 in it
     auto operator<=>(const Key&) const = default;
 
     // The alignment of `out` in bytes, at every row.

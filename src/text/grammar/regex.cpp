@@ -218,6 +218,7 @@ class SubsetWriter {
             if (inside.empty()) continue;
             spend(budget_, 1 + inside.size());
             std::vector<std::uint32_t> targets;
+            targets.reserve(inside.size());
             for (const auto& [to, times] : inside) targets.push_back(to);
             const std::uint32_t to = node_of(std::move(targets), key.second + 1);
             const char32_t last = std::get<0>(edges[i]) - 1;

@@ -126,12 +126,13 @@ StateId SchemaCompiler::others(const ObjectFacts& facts, StateId next) {
 }
 
 StateId SchemaCompiler::array(const ArrayFacts& facts) {
-    const auto& [first, items, least, most] = facts;
+    const std::vector<NodeSet>& first = facts.first;
+    const std::uint32_t least = facts.least, most = facts.most;
     if (least > most) return kNoState;
     const StateId close = network_.byte(']', Network::kEnd);
     if (most == 0) return network_.byte('[', close);
     const auto item = [&](std::size_t place, StateId then) {
-        return network_.call(rule_of(place < first.size() ? first[place] : items), then);
+        return network_.call(rule_of(place < first.size() ? first[place] : facts.items), then);
     };
     // The first positions one by one, then a rule for all further ones.
     const auto places = static_cast<std::uint32_t>(std::clamp<std::size_t>(first.size(), 1, most));

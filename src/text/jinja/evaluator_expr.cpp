@@ -205,8 +205,9 @@ Value Evaluator::call_macro(const Macro& macro, const Args& args) {
     }
     bool has_caller = false;
     for (const auto& [name, value] : args.named) {
-        const auto it = std::find_if(node.parameters.begin(), node.parameters.end(),
-                                     [&](const Node::Parameter& p) { return p.name == name; });
+        const auto it =
+            std::find_if(node.parameters.begin(), node.parameters.end(),
+                         [&name = name](const Node::Parameter& p) { return p.name == name; });
         if (it != node.parameters.end()) {
             const auto i = static_cast<std::size_t>(it - node.parameters.begin());
             if (given[i]) throw Failure{node.name + " gets '" + name + "' twice"};

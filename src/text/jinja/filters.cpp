@@ -103,9 +103,9 @@ Value indent_filter(Context& context, const Value& input, const Args& args) {
 }
 
 // The value of a string as int() reads it, in `base`.
-bool read_integer(std::string text, std::int64_t base, std::int64_t& out) {
+bool read_integer(std::string_view text, std::int64_t base, std::int64_t& out) {
     std::string digits;
-    for (char c : text) {
+    for (const char c : text) {
         if (c != '_') digits += c;
     }
     if (base < 2 || base > 36 || digits.empty()) return false;

@@ -15,7 +15,7 @@ Value need_filter(Context& context, std::string_view name, const Value& input, c
 
 // Ignores case unless the filter is told otherwise.
 Value key_of(Context& context, const Value& item, const Value& path, bool cased) {
-    const Value key = path.is_undefined() || path.is_none() ? item : get_path(context, item, path);
+    Value key = path.is_undefined() || path.is_none() ? item : get_path(context, item, path);
     if (!cased && key.as_text()) return lower(context.budget, *key.as_text());
     return key;
 }
@@ -101,6 +101,7 @@ Value sorted_by(Context& context, std::vector<Value> pairs, bool backwards) {
     };
     merge_sort(context, pairs, before);
     std::vector<Value> out;
+    out.reserve(pairs.size());
     for (const Value& pair : pairs) out.push_back(pair.as_list()->items[1]);
     return Value::list(std::move(out));
 }
@@ -208,7 +209,8 @@ Value map_filter(Context& context, const Value& input, const Args& args) {
         const auto a = Args{{}, args.named}.bind("map", {"attribute", "default"}, 1);
         for (const Value& item : items_or_none(context, input)) {
             Value found = get_path(context, item, a[0]);
-            out.push_back(found.is_undefined() && !a[1].is_undefined() ? a[1] : std::move(found));
+            if (found.is_undefined() && !a[1].is_undefined()) found = a[1];
+            out.push_back(std::move(found));
         }
         return Value::list(std::move(out));
     }

@@ -15,6 +15,7 @@ bool left_out(const Value& value) { return value.is_undefined() || value.is_none
 
 Value texts(std::vector<MarkedText> parts, bool tuple = false) {
     std::vector<Value> items;
+    items.reserve(parts.size());
     for (MarkedText& part : parts) items.emplace_back(std::move(part));
     return Value::list(std::move(items), tuple);
 }

@@ -236,13 +236,14 @@ void backward_sequence(const Problem& p, const BackwardTensors& t, const Sequenc
             {visible, static_cast<std::size_t>(rows)},
             [&](std::int64_t key) { return p.tile(seq, kv_head, key); },
             [&](const KeyTile& keys, const std::int32_t* lo, const std::int32_t* hi, bool) {
-                tile.lo = lo;
-                tile.hi = hi;
-                tile.keys = static_cast<const float*>(keys.keys);
-                tile.values = static_cast<const float*>(keys.values);
-                tile.dk = dk.f32(seq.k + keys.first, kv_head);
-                tile.dv = dv.f32(seq.k + keys.first, kv_head);
-                kernel(tile);
+                FlashBackwardTile some = tile;
+                some.lo = lo;
+                some.hi = hi;
+                some.keys = static_cast<const float*>(keys.keys);
+                some.values = static_cast<const float*>(keys.values);
+                some.dk = dk.f32(seq.k + keys.first, kv_head);
+                some.dv = dv.f32(seq.k + keys.first, kv_head);
+                kernel(some);
             });
         for (int r = 0; r < rows; ++r) {
             const Row row = row_of(p, kv_head, begin + r);
