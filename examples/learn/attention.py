@@ -71,20 +71,27 @@ def measured(attention, *args):
     return result, peak - kept
 
 
+def count(text):
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
+
+
+def counts(text):
+    return [count(number) for number in text.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", default="64,128,256", help="lengths, with commas")
-    parser.add_argument("--dim", type=int, default=16, help="numbers per head")
-    parser.add_argument("--tile", type=int, default=32, help="queries and keys of a tile")
+    parser.add_argument("--tokens", type=counts, default="64,128,256", help="lengths, with commas")
+    parser.add_argument("--dim", type=count, default=16, help="numbers per head")
+    parser.add_argument("--tile", type=count, default=32, help="queries and keys of a tile")
     parser.add_argument("--spread", type=float, default=1.0, help="scales the queries, so the scores")
     args = parser.parse_args()
-    lengths = [int(n) for n in args.tokens.split(",") if n.strip().isdigit()]
-    if len(lengths) != args.tokens.count(",") + 1 or min([*lengths, args.dim, args.tile]) < 1:
-        parser.error("--tokens, --dim and --tile are whole numbers from 1 on")
 
     numbers = random.Random(1)
     print("tokens   whole matrix: peak KB   tiles: peak KB   largest difference")
-    for tokens in lengths:
+    for tokens in args.tokens:
         q, k, v = ([array("d", (numbers.gauss(0, scale) for _ in range(args.dim)))
                     for _ in range(tokens)] for scale in (args.spread, 1, 1))
         full, full_peak = measured(whole_matrix, q, k, v, args.dim)

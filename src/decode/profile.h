@@ -49,7 +49,7 @@ class Profiler {
     // Runs the prompt on the engine, which does nothing else meanwhile; once for a profiler.
     Generated generate(model::Engine& engine, const std::string& prompt, GenerateOptions options,
                        const OnText& on_text = {});
-    // What was recorded, under ceilings that are measured now: half a second on a CPU.
+    // What was recorded, under ceilings that are measured now.
     Profiled report(model::Engine& engine, std::string prompt, Generated made, double load_seconds);
 
   private:

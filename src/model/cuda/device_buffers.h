@@ -60,8 +60,8 @@ constexpr int row_bucket(int active) {
                      : active <= 64  ? 8
                      : active <= 128 ? 16
                      : active <= 256 ? 32
-                                     : std::max(power / 4, 64);
-    return (active + unit - 1) / unit * unit;
+                                     : power / 4;  // power >= 256
+    return (active + unit - 1) / unit * unit;      // NOLINT(clang-analyzer-core.DivideZero)
 }
 static_assert(row_bucket(256) == 256 && row_bucket(257) == 320 && row_bucket(512) == 512 &&
               row_bucket(513) == 640 && row_bucket(4096) == 4096);

@@ -313,8 +313,8 @@ FilledBlock Resident::fill_block() {
         ledger_.add(ledger);
         if (whole) return;  // each capture has one number of keys
         const auto seen = static_cast<std::uint64_t>(rows > 0 ? fill_.end : fill_.start);
-        const std::uint64_t all =
-            static_cast<std::uint64_t>(before) + static_cast<std::uint64_t>(rows);
+        // NOLINTNEXTLINE(bugprone-misplaced-widening-cast): positions of a context fit into an int
+        const auto all = static_cast<std::uint64_t>(before + rows);
         for (int i = 0; i < spec_.layers; ++i) {
             ledger_.add(OpKind::attention,
                         {0, 2 * seen * static_cast<std::uint64_t>(spec_.kv_dim()) * element, 0,

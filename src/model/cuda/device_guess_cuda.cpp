@@ -121,8 +121,8 @@ void Resident::run_captured(const Pass& pass, const Part& part, std::int64_t pla
     const std::uint64_t element = cache_->layer(0).keys.dtype == DType::f32 ? 4 : 2;
     OpRecord keys;
     for (const ops::BatchSeq& seq : pass.seqs) {
-        const std::uint64_t read =
-            static_cast<std::uint64_t>(seq.position) + static_cast<std::uint64_t>(seq.count);
+        // NOLINTNEXTLINE(bugprone-misplaced-widening-cast): positions of a context fit into an int
+        const auto read = static_cast<std::uint64_t>(seq.position + seq.count);
         keys.bytes_read += 2 * read * static_cast<std::uint64_t>(spec_.kv_dim()) * element;
         keys.flops += 4 * read * static_cast<std::uint64_t>(seq.count) *
                       static_cast<std::uint64_t>(spec_.q_dim());
