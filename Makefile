@@ -17,7 +17,7 @@ venv = @test -x $(1)/bin/pip || python3 -m venv $(1) || { \
 	echo "make: no virtual environment in $(1) (Debian: install python3-venv)" >&2; exit 1; }
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
-.PHONY: help run test test-compat test-serve test-python test-gpu sanitize-gpu build program configure deps bench install format \
+.PHONY: help run test test-compat test-serve test-python test-gpu sanitize-gpu cuda-archs build program configure deps bench install format \
         format-check check tidy docs clean package
 .DEFAULT_GOAL := help
 
@@ -51,6 +51,9 @@ test-gpu: build ## run the GPU tests; fails without a GPU
 
 sanitize-gpu: build ## run tests on the GPU under compute-sanitizer (FILTER=..., TOOL=memcheck)
 	MILLRACE_REQUIRE_GPU=1 ctest --test-dir $(BUILD) --output-on-failure -C sanitize -L sanitize
+
+cuda-archs: deps ## compile the kernels for GPUs of 7.5, 8.0, 8.9, 9.0 and 12.0 (nvcc 12.8 or later)
+	@mkdir -p build && scripts/cuda_archs.sh $(JOBS)
 
 build: configure ## build everything
 	cmake --build $(BUILD) -j $(JOBS)

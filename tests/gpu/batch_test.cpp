@@ -218,7 +218,8 @@ TEST_F(GpuBatch, AttentionWhoseBlocksStayHasTheBitsOfTheOther) {
     EXPECT_GT(compared, 200);
 }
 
-// Without batch products, as on GPUs before 9.0, a step of more than 256 rows is not captured.
+// Without batch products, as on 8.0, a step of more than 256 rows is not captured: its products
+// take 8 rows per launch. On 7.5 they take all rows at once.
 TEST_F(GpuBatch, AStepTooLargeForAGraphHasTheSameBits) {
     constexpr int kMany = 300;
     const test::OnDevice loaded = small_model(DType::bf16);
@@ -229,7 +230,8 @@ TEST_F(GpuBatch, AStepTooLargeForAGraphHasTheSameBits) {
         const auto engine = loaded.engine(options);
         seen.push_back(run(*engine, 0, kMany));
         const Engine::StepLaunches step = engine->step_launches(kMany, options.context);
-        EXPECT_EQ(step.launches < step.kernels, batch_products && cuda::device()->sm >= 90);
+        const int sm = cuda::device()->sm;
+        EXPECT_EQ(step.launches < step.kernels, sm < 80 || (batch_products && sm == 90));
     }
     for (int s = 0; s < kMany; ++s) {
         SCOPED_TRACE("sequence " + std::to_string(s) + " of " + std::to_string(prompt_length(s)));

@@ -136,10 +136,11 @@ __device__ __forceinline__ void copy_bulk(unsigned to, const void* from, int byt
 #endif
 }
 // Copies to the same offset in every block of the cluster whose bit is set in `blocks`; the barrier
-// at the same offset in each block counts the bytes that arrive there.
+// at the same offset in each block counts the bytes that arrive there. Only code for 90a has it:
+// elsewhere ptxas warns that it may be slow.
 __device__ __forceinline__ void copy_bulk_to(std::uint16_t blocks, unsigned to, const void* from,
                                              int bytes, unsigned barrier, std::uint64_t policy) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
         ".L2::cache_hint [%0], [%1], %2, [%3], %4, %5;" ::"r"(to),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -11,6 +12,7 @@
 #include "core/arena.h"
 #include "core/cuda/device.h"
 #include "core/cuda/kernel.cuh"
+#include "core/cuda/limits.h"
 #include "core/error.h"
 
 namespace mr::cuda {
@@ -80,6 +82,12 @@ std::string problem_of(cudaError_t status) {
     return cudaGetErrorString(status);
 }
 
+// Of a GPU that has these, or less if a test asks for less.
+Limits limits_of(std::size_t shared_per_block, int multiprocessors) {
+    const char* wish = std::getenv("MILLRACE_GPU_LIMITS");
+    return lowered({shared_per_block, multiprocessors}, wish ? wish : "");
+}
+
 DeviceInfo describe() {
     cudaDeviceProp prop{};
     MR_CUDA_CALL(cudaGetDeviceProperties(&prop, 0));
@@ -87,10 +95,11 @@ DeviceInfo describe() {
     info.name = prop.name;
     info.capability = prop.major * 10 + prop.minor;
     info.sm = code_of(info.capability);
-    info.multiprocessors = prop.multiProcessorCount;
+    const Limits limits = limits_of(prop.sharedMemPerBlockOptin, prop.multiProcessorCount);
+    info.multiprocessors = limits.multiprocessors;
     info.memory_bytes = prop.totalGlobalMem;
     info.l2_bytes = static_cast<std::uint64_t>(prop.l2CacheSize);
-    info.shared_per_block = prop.sharedMemPerBlockOptin;
+    info.shared_per_block = limits.shared_per_block;
     MR_CUDA_CALL(cudaDriverGetVersion(&info.driver));
     MR_CUDA_CALL(cudaRuntimeGetVersion(&info.runtime));
     return info;
@@ -144,8 +153,9 @@ const Gpu& this_gpu() {
         MR_CUDA_CALL(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device));
         MR_CUDA_CALL(
             cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-        return Gpu{code_of(major * 10 + minor), count, static_cast<std::size_t>(l2),
-                   static_cast<std::size_t>(shared)};
+        const Limits limits = limits_of(static_cast<std::size_t>(shared), count);
+        return Gpu{code_of(major * 10 + minor), limits.multiprocessors,
+                   static_cast<std::size_t>(l2), limits.shared_per_block};
     }();
     return found;
 }
@@ -179,6 +189,10 @@ void raise_shared(const void* kernel, std::size_t bytes) {
     const std::lock_guard lock(guard);
     std::size_t& limit = raised[kernel];
     if (limit >= bytes) return;
+    cudaFuncAttributes attributes{};
+    MR_CUDA_CALL(cudaFuncGetAttributes(&attributes, kernel));
+    MR_CHECK(attributes.sharedSizeBytes + bytes <= this_gpu().shared_per_block,
+             "a kernel asks for no more shared memory than this GPU gives a block");
     MR_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(bytes)));
     limit = bytes;

@@ -102,7 +102,7 @@ small::RecordParams small::record_params_of(const Context& ctx, const LinearIn& 
              "records or f32 logits have a place, and rows that ask");
     // Up to 32 rows without a norm, the product reads x in place.
     const bool prepared = p.norm_weight || is_quantised(in.w.dtype) || p.rows > 32;
-    p.packed = prepared && p.rows <= packed_rows(ctx, in.w.dtype);
+    p.packed = prepared && p.rows <= packed_rows(ctx);
     return p;
 }
 
@@ -120,7 +120,7 @@ void linear_small(const Context& ctx, const LinearIn& in) {
     using namespace small;
     MR_CHECK(linear_small_takes(in.w.dtype, in.w.cols()), "linear_small() takes these weights");
     const std::int64_t rows = in.x.rows();
-    const bool packs = rows > kAloneRows && rows <= packed_rows(ctx, in.w.dtype);
+    const bool packs = rows > kAloneRows && rows <= packed_rows(ctx);
     if (in.finish == Finish::records && (in.records.records || packs)) {
         MR_CHECK(linear_records_takes(ctx, in.w.dtype, in.w.cols()), "the device has such kernels");
         RecordParams all = record_params_of(ctx, in);

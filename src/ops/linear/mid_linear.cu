@@ -99,14 +99,9 @@ void run_quant(const Context& ctx, const P& all) {
     }
 }
 
-// Whether more than 32 tokens take one pass over the weights. Only sm_90 has wgmma.
-bool multiplies_wide(const Context& ctx, DType weights) {
-    return ctx.whole_device && (is_quantised(weights) || this_gpu().sm == 90);
-}
-
 template <typename P>
 void run_any(const Context& ctx, DType weights, const P& p) {
-    const bool wide = p.rows > kMidHalfRows && multiplies_wide(ctx, weights);
+    const bool wide = p.rows > kMidHalfRows && ctx.whole_device;
     switch (weights) {
         case DType::bf16:
             return wide ? run_wide<bf16, P>(ctx, p) : run_half<bf16>(ctx, p);
@@ -133,7 +128,8 @@ std::size_t wide_scratch_bytes() {
 bool mid_possible() {
     static const bool possible = [] {
         const std::optional<DeviceInfo> info = device();
-        return info && info->sm >= 90 && info->shared_per_block >= 223 * 1024;
+        // Code for 90a alone has wgmma, and copies to several blocks.
+        return info && info->sm == 90 && info->shared_per_block >= 223 * 1024;
     }();
     return possible;
 }
@@ -157,9 +153,7 @@ WidePlan wide_plan(const Context& ctx, const Params& p) {
     return plan;
 }
 
-int packed_rows(const Context& ctx, DType weights) {
-    return multiplies_wide(ctx, weights) ? kPackedRows : kMidHalfRows;
-}
+int packed_rows(const Context& ctx) { return ctx.whole_device ? kPackedRows : kMidHalfRows; }
 
 bool tiles_all(const Context& ctx, DType weights, std::int64_t rows) {
     return ctx.whole_device && this_gpu().sm == 90 &&

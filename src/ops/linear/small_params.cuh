@@ -68,7 +68,7 @@ inline constexpr int kAloneRows = 4;
 // (wide_half.cu), 256 (wide_quant.cu) or 1,024 (tiled_half.cu). The same bits.
 bool mid_possible();
 // Up to this many rows run_mid() packs the active ones.
-int packed_rows(const Context& ctx, DType weights);
+int packed_rows(const Context& ctx);
 // Whether run_mid() multiplies this many tokens in one pass of tiles.
 bool tiles_all(const Context& ctx, DType weights, std::int64_t rows);
 void run_mid(const Context& ctx, DType weights, const Params& p);

@@ -13,12 +13,12 @@ namespace {
 constexpr int kFewestRows = 2048;
 constexpr int kWarps = 8;   // per block
 constexpr int kBlocks = 2;  // per multiprocessor
+constexpr int kMostStages = 4;
 
 // cols is a multiple of 4, at most 128 kChunks; kExact: exactly that.
 template <int kChunks, bool kExact>
 __global__ void __launch_bounds__(32 * kWarps, kBlocks)
     norm_f32_rows(const NormArgs a, int stages) {
-    constexpr int kMostStages = 4;
     extern __shared__ float4 ring[];  // [warp, stage, row], weights, biases
     __shared__ std::uint64_t barriers[kWarps][kMostStages];
     const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
@@ -95,9 +95,16 @@ template <int kChunks>
 void start(const Context& ctx, const NormArgs& a) {
     const auto kernel =
         a.cols == 128 * kChunks ? norm_f32_rows<kChunks, true> : norm_f32_rows<kChunks, false>;
-    const int stages = a.cols <= 768 ? 4 : a.cols <= 1024 ? 3 : 1;
-    const std::size_t shared =
-        sizeof(float) * static_cast<std::size_t>((kWarps * stages + 2) * a.cols);
+    const auto shared_for = [&](int stages) {
+        return sizeof(float) * static_cast<std::size_t>((kWarps * stages + 2) * a.cols);
+    };
+    // As many as leave room for two blocks of a multiprocessor of sm_90. A block of sm_120 has 99
+    // KB.
+    int stages = a.cols <= 768 ? 4 : a.cols <= 1024 ? 3 : 1;
+    const std::size_t most =
+        this_gpu().shared_per_block - sizeof(std::uint64_t) * kWarps * kMostStages;
+    while (stages > 1 && shared_for(stages) > most) --stages;
+    const std::size_t shared = shared_for(stages);
     const int blocks =
         std::min((a.rows + kWarps - 1) / kWarps, kBlocks * this_gpu().multiprocessors);
     allow_shared(kernel, shared);
