@@ -63,6 +63,14 @@ bool is_template_variable(std::string_view name) {
                        [&](char c) { return letter(c) || (c >= '0' && c <= '9'); });
 }
 
+std::span<const std::string_view> text_beginnings() {
+    static constexpr std::string_view kBeginnings[] = {
+        "Once upon a time, in a small village by the sea, there lived",
+        "There once was a little girl named", "Long ago, behind a hedge of wild roses,",
+        "Far, far away,"};
+    return kBeginnings;
+}
+
 ChatWriter::ChatWriter(const Tokenizer& tokenizer, ChatOptions options)
     : tokenizer_(tokenizer), options_(std::move(options)), format_(detect_chat_format(tokenizer)) {
     // Read once: a prompt that changed with the clock would never match the prompt cache.
@@ -125,6 +133,7 @@ void ChatWriter::load_template() {
         tools && !data.tool_template.empty() ? data.tool_template : data.chat_template;
     if (source.empty()) {
         if (format_ == ChatFormat::plain) {
+            continues_texts_ = true;
             notice_ = "this model has no chat template; using " + name() +
                       " (--chat-template FILE gives one). It may continue the text instead of "
                       "answering";

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,10 @@ struct ChatOptions {
 // Whether this is a valid template variable: letters, digits and _, not starting with a digit.
 bool is_template_variable(std::string_view name);
 
+// What a person who meets a model that continues texts (below) may begin with: beginnings of
+// stories, which the bundled model knows and every other one can continue, too.
+std::span<const std::string_view> text_beginnings();
+
 class ChatWriter {
   public:
     // The tokenizer must outlive the writer. Throws Error for a template file that cannot be read
@@ -46,6 +51,10 @@ class ChatWriter {
     std::vector<std::int32_t> encode_rest(const ChatText& rest, std::int32_t after) const;
 
     bool has_template() const { return template_ != nullptr; }
+    // The model was not made for conversations: it has no template, none was given, and its
+    // vocabulary has no format's special tokens. Such a model continues texts. (A template that
+    // cannot be executed is still the sign of a model for conversations.)
+    bool continues_texts() const { return continues_texts_; }
     // "its own template", "the template FILE", "the ChatML format".
     std::string name() const;
     // Why the model's own format is not used, in one line; empty if it is used.
@@ -65,6 +74,7 @@ class ChatWriter {
     jinja::Variables variables_;  // all except the messages
     std::unique_ptr<const jinja::Template> template_;
     ChatFormat format_;
+    bool continues_texts_ = false;
     std::string notice_;
 };
 

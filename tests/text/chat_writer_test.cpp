@@ -102,6 +102,22 @@ TEST(ChatWriter, SaysWhereThereIsNothingToGoBy) {
     EXPECT_EQ(ChatWriter(*chatml, {}).name(), "the ChatML format");
 }
 
+TEST(ChatWriter, AModelWithoutATemplateContinuesTexts) {
+    const test::TempFolder folder;
+    const std::string path = folder / "given.jinja";
+    std::ofstream(path) << "{{ messages[0].content }}";
+    const auto plain = Tokenizer::from_data(data_with({}, ""));
+    EXPECT_TRUE(ChatWriter(*plain, {}).continues_texts());
+    EXPECT_FALSE(ChatWriter(*plain, {.template_file = path}).continues_texts());
+    const auto own = Tokenizer::from_data(data_with({}, "{{ messages[0].content }}"));
+    EXPECT_FALSE(ChatWriter(*own, {}).continues_texts());
+    // Made for conversations, though how is not known in full.
+    const auto broken = Tokenizer::from_data(data_with({}, "{{ unknown_function(messages) }}"));
+    EXPECT_FALSE(ChatWriter(*broken, {}).continues_texts());
+    const auto chatml = Tokenizer::from_data(data_with({"<|im_start|>", "<|im_end|>"}, ""));
+    EXPECT_FALSE(ChatWriter(*chatml, {}).continues_texts());
+}
+
 TEST(ChatWriter, ARefusalIsTheTemplatesWord) {
     const auto tokenizer = Tokenizer::from_data(data_with(
         {}, "{% if messages[0].role == 'system' %}{{ raise_exception('No system') }}{% endif %}x"));
