@@ -1,6 +1,5 @@
 #include "cli/denoising_view.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,10 +23,9 @@ constexpr std::string_view kClear =
     "\x1b"
     "8\x1b[J";
 
-std::size_t terminal_width() {
-    winsize size{};
-    const bool told = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-    return told ? size.ws_col : 80;
+std::size_t denoising_width() {
+    const std::size_t told = terminal_columns(STDOUT_FILENO);
+    return told > 0 ? told : 80;
 }
 
 }  // namespace
@@ -47,7 +45,7 @@ void DenoisingView::advance(std::string_view character, std::size_t width) {
 }
 
 void DenoisingView::write(std::string_view text) {
-    const std::size_t width = terminal_width();
+    const std::size_t width = denoising_width();
     std::string kept(drawn_ ? kClear : "");
     drawn_ = false;
     for (std::size_t i = 0; i < text.size();) {
@@ -63,7 +61,7 @@ void DenoisingView::write(std::string_view text) {
 }
 
 void DenoisingView::show(std::span<const std::int32_t> block, std::span<const std::uint8_t> known) {
-    const std::size_t width = terminal_width();
+    const std::size_t width = denoising_width();
     // A wide character that does not fit leaves one column of the first line empty.
     const std::size_t room = 2 * width - 1;
     std::string line;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -29,6 +30,8 @@ void note(std::string_view line);
 void remark(std::string_view line);
 bool stderr_is_terminal();
 bool stdin_is_terminal();
+// The width of the terminal at this descriptor; 0: it is none, or does not say.
+std::size_t terminal_columns(int fd);
 // Call first: if standard input, output or error are closed (`2>&-`), occupies their numbers, so
 // that no file opened later receives what was meant for them.
 void hold_standard_streams();

@@ -139,4 +139,15 @@ std::size_t columns_of(std::string_view text) {
     return out;
 }
 
+std::string_view cut_to_columns(std::string_view line, std::size_t columns) {
+    std::size_t used = 0;
+    for (std::size_t i = 0; i < line.size();) {
+        const std::size_t size = utf8_at(line, i).size;
+        used += columns_of(line.substr(i, size));
+        if (used > columns) return line.substr(0, i);
+        i += size;
+    }
+    return line;
+}
+
 }  // namespace mr::text

@@ -32,5 +32,13 @@ TEST(Columns, BrokenBytesTakeOneEach) {
     EXPECT_EQ(columns_of("\xe4\xb8"), 1u);  // one truncated sequence
 }
 
+TEST(Columns, ALineIsCutAtAWholeCharacter) {
+    EXPECT_EQ(cut_to_columns("Once upon", 4), "Once");
+    EXPECT_EQ(cut_to_columns("Once", 4), "Once");
+    EXPECT_EQ(cut_to_columns("Once", 0), "");
+    EXPECT_EQ(cut_to_columns("a\u4e2d\u6587", 4), "a\u4e2d");  // half a character does not fit
+    EXPECT_EQ(cut_to_columns("e\u0301f", 1), "e\u0301");       // with its mark
+}
+
 }  // namespace
 }  // namespace mr::text
