@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "core/decimal.h"
 #include "core/error.h"
 #include "formats/bytes.h"
 
@@ -13,6 +15,8 @@ namespace mr::formats {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+// Numbers of so few bytes, without an exponent, are a double's shortest digits.
+constexpr std::size_t kShortNumber = 16;
 
 }  // namespace
 
@@ -40,8 +44,24 @@ class JsonReader {
         return add({Kind::negative, 0, static_cast<std::uint64_t>(value)});
     }
     bool number_unsigned(std::uint64_t value) { return add({Kind::natural, 0, value}); }
-    bool number_float(double value, const std::string&) {
-        return add({Kind::real, 0, std::bit_cast<std::uint64_t>(value)});
+    // Where the shortest digits of the double say something else, the text is kept: 8 bytes of the
+    // double, then the number as it was written.
+    bool number_float(double value, const std::string& written) {
+        const auto bits = std::bit_cast<std::uint64_t>(value);
+        if (written.size() <= kShortNumber && written.find_first_of("eE") == written.npos) {
+            return add({Kind::real, 0, bits});
+        }
+        std::string text = written;
+        for (char& c : text) {  // the parser puts the locale's point there
+            if (std::string_view("0123456789+-eE").find(c) == std::string_view::npos) c = '.';
+        }
+        if (read_decimal(text) == read_decimal(nlohmann::json(value).dump())) {
+            return add({Kind::real, 0, bits});
+        }
+        const std::uint64_t at = tape_.bytes.size();
+        tape_.bytes.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
+        tape_.bytes += text;
+        return add({Kind::real, static_cast<std::uint32_t>(text.size()), at});
     }
     bool string(const std::string& value) {
         const std::uint64_t at = tape_.bytes.size();
@@ -175,7 +195,12 @@ void JsonValue::require(bool is, const char* what) const {
     if (!is) throw ContractError(fmt::format("a JSON {} was asked for as {}", type_name(), what));
 }
 
-double JsonValue::real() const { return std::bit_cast<double>(bits()); }
+double JsonValue::real() const {
+    if (node().size == 0) return std::bit_cast<double>(bits());
+    double value = 0;
+    std::memcpy(&value, tape_->bytes.data() + bits(), sizeof(value));
+    return value;
+}
 
 bool JsonValue::is_integer_in(std::int64_t lowest, std::int64_t highest) const {
     if (!is_number_integer()) return false;
@@ -260,7 +285,11 @@ void JsonValue::write(std::string& out, std::size_t most) const {
             out += fmt::format("{}", bits());
             break;
         case Kind::real:
-            out += nlohmann::json(real()).dump();
+            if (node().size > 0) {
+                out += std::string_view(tape_->bytes).substr(bits() + sizeof(double), node().size);
+            } else {
+                out += nlohmann::json(real()).dump();
+            }
             break;
         case Kind::string:
             text_of(text());

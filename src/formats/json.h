@@ -73,7 +73,8 @@ class JsonValue {
     Items items() const;
     std::vector<JsonItem> items_in_file_order() const;
 
-    // Compact JSON with sorted keys: for hashes.
+    // Compact JSON with sorted keys: for hashes. Numbers of more digits than a double holds are as
+    // they were written.
     std::string dump() const;
     // The start of dump(), for messages: `most_bytes`, then "..." if there is more.
     std::string shown(std::size_t most_bytes = 200) const;
@@ -92,12 +93,14 @@ class JsonValue {
     };
     struct Node {
         Kind kind = Kind::null;
-        std::uint32_t size = 0;   // bytes of a string, values of a list, members of an object
+        // Bytes of a string, values of a list, members of an object; of a number whose digits a
+        // double does not hold, the bytes of its text.
+        std::uint32_t size = 0;
         std::uint64_t value = 0;  // a scalar's bits, or where its string or first child begins
     };
     struct Tape {
         std::vector<Node> nodes;  // children are adjacent: values of a list; key, value, key ...
-        std::string bytes;        // of all strings, each followed by a zero
+        std::string bytes;        // of all strings, each followed by a zero; and of long numbers
     };
 
     JsonValue(const Tape* tape, std::uint64_t at) : tape_(tape), at_(at) {}

@@ -1,5 +1,6 @@
 #include "formats/json.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -39,6 +40,32 @@ TEST(Json, OfRepeatedKeysTheLastIsMeantWhereTheyAreAllowed) {
     const auto document = JsonDocument::parse(R"([{"b":1,"a":2,"b":3,"b":4,"c":5,"a":6},7])", "f",
                                               "", {.repeated_keys = true});
     EXPECT_EQ(document.root().dump(), R"([{"a":6,"b":4,"c":5},7])");
+}
+
+TEST(Json, DigitsBeyondADoubleAreKept) {
+    const char* const kept[] = {"18446744073709551616",
+                                "123456789012345678901234567890.25",
+                                "-0.1000000000000000000001",
+                                "1.234567890123456789e+300",
+                                "1e-400",
+                                "3.141592653589793238462643"};
+    for (const char* text : kept) {
+        const auto document = parse(fmt::format(R"({{"b": [{}, "x"], "a": {}}})", text, text));
+        const JsonValue value = document.root()["b"][0];
+        EXPECT_TRUE(value.is_number() && !value.is_number_integer()) << text;
+        EXPECT_EQ(value.get<double>(), nlohmann::json::parse(text).get<double>());
+        EXPECT_EQ(document.root().dump(), fmt::format(R"({{"a":{},"b":[{},"x"]}})", text, text));
+        EXPECT_EQ(document.root()["b"][1].text(), "x");
+        EXPECT_EQ(document.root().items_in_file_order()[0].key, "b");
+        EXPECT_EQ(parse(text).root().shown(5), std::string(text).substr(0, 5) + "...");
+    }
+    // The shortest digits of a double say the same as these.
+    for (const char* text : {"0.1", "1.50000000000000000000", "1e3", "3.141592653589793", "-2E-7",
+                             "1.7976931348623157e308", "0.00000000000000000000e5"}) {
+        const auto document = parse(text);
+        EXPECT_EQ(document.root().dump(), nlohmann::json::parse(text).dump()) << text;
+        EXPECT_EQ(document.root().get<double>(), nlohmann::json::parse(text).get<double>());
+    }
 }
 
 TEST(Json, ValuesAreWhatTheTextSays) {

@@ -56,6 +56,25 @@ TEST(GrammarSchema, Formats) {
                  {"\"a@b\"", "\"@b.c\"", "\"a b@c.de\"", "\"a..b@c.de\""});
     expect_texts(R"({"type": "string", "format": "uri"})", {"\"https://example.org/a?b=c#d\""},
                  {"\"no scheme\"", "\"http://a b\""});
+    expect_texts(R"({"type": "string", "format": "ipv6"})",
+                 {"\"::\"", "\"::1\"", "\"1::\"", "\"2001:db8::8a2e:370:7334\"", "\"fe80::1:2\"",
+                  "\"1:2:3:4:5:6:7:8\"", "\"1:2:3:4:5:6:7::\"", "\"::2:3:4:5:6:7:8\"",
+                  "\"1::3:4:5:6:7:8\"", "\"1:2:3:4:5:6::8\"", "\"::ffff:192.0.2.1\""},
+                 {"\"\"", "\":\"", "\"1\"", "\":::\"", "\"1:2:3:4:5:6:7\"", "\"1::2::3\"",
+                  "\"1:2:3:4:5:6:7:8:9\"", "\"12345::\"", "\"g::\"", "\"1:2:3:4:5:6:7:8::\"",
+                  "\"::1.2.3.256\"", "\"1:2:3:4::5:6:7:8\""});
+    expect_texts(R"({"type": "string", "format": "duration"})",
+                 {"\"P3Y6M4D\"", "\"P1W\"", "\"PT36H\"", "\"P1DT12H30M5S\"", "\"PT0S\""},
+                 {"\"P\"", "\"PT\"", "\"P1DT\"", "\"1D\"", "\"P1D2Y\"", "\"P1Y2D\""});
+    expect_texts(R"({"type": "string", "format": "uuid4"})",
+                 {"\"123e4567-e89b-42d3-a456-426614174000\""},
+                 {"\"123e4567-e89b-12d3-a456-426614174000\""});
+    expect_texts(R"({"type": "string", "format": "byte"})", {"\"\"", "\"YQ==\"", "\"YWI=\""},
+                 {"\"YQ\"", "\"Y===\"", "\"a b=\""});
+    expect_texts(R"({"type": "string", "format": "json-pointer"})", {"\"\"", "\"/a~1b/0\""},
+                 {"\"a\"", "\"/~2\""});
+    expect_texts(R"({"type": "string", "format": "password", "minLength": 2})", {"\"a b\""},
+                 {"\"a\""});
     expect_refused(R"({"properties": {"x": {"type": "string", "format": "color"}}})",
                    "schema.properties.x.format", "'color' is not supported");
 }
@@ -189,6 +208,20 @@ TEST(GrammarSchema, References) {
     const Network any = compiled("{}");
     EXPECT_TRUE(matches(any, std::string(64, '[') + std::string(64, ']')));
     EXPECT_FALSE(matches(any, std::string(65, '[') + std::string(65, ']')));
+    // A reference is part of an address: some characters are %XX.
+    const char* defs = R"("$defs": {"a b": {"const": 1}, "c~d": {"const": 2}, "e/f": {"const": 3},
+        "g%h": {"const": 4}, "\u00fc": {"const": 5}, "i": {"j%20k": {"const": 6}}, "%7e": true})";
+    const std::pair<const char*, const char*> refs[] = {
+        {"#/$defs/a%20b", "1"},     {"#/%24defs/a b", "1"},  {"#/$defs/c~0d", "2"},
+        {"#/$defs/e~1f", "3"},      {"#/$defs/e%7E1f", "3"}, {"#/$defs/g%25h", "4"},
+        {"#/$defs/g%h", "4"},       {"#/$defs/%c3%bc", "5"}, {"#/$defs/\xC3\xBC", "5"},
+        {"#/$defs/i/j%2520k", "6"}, {"#/$defs/i/j%20k", "6"}};
+    for (const auto& [ref, value] : refs) {
+        const std::string schema = R"({"$ref": ")" + std::string(ref) + "\", " + defs + "}";
+        expect_texts(schema, {value}, {"7"});
+    }
+    expect_refused(R"({"$ref": "#/$defs/a%2Fb", "$defs": {"a": {"c": {}}}})", "schema.$ref",
+                   "points to nothing");
     expect_refused(R"({"$ref": "#/$defs/x"})", "schema.$ref", "points to nothing");
     expect_refused(R"({"$ref": "http://example.org/x"})", "schema.$ref", "not inside");
     expect_refused(R"({"$ref": "#"})", "schema", "refers to itself");
@@ -199,8 +232,12 @@ TEST(GrammarSchema, References) {
 
 TEST(GrammarSchema, AnnotationsChangeNothing) {
     expect_texts(R"({"$schema": "x", "$id": "y", "title": "t", "description": "d", "default": 3,
-                     "examples": [1], "deprecated": true, "type": "null", "uniqueItems": false})",
+                     "examples": [1], "deprecated": true, "type": "null", "uniqueItems": false,
+                     "x-order": 1, "x-": {"type": 7}, "$anchor": "z"})",
                  {"null"}, {"3"});
+    expect_texts(R"({"properties": {"a": {"x-hint": "any"}}, "required": ["a"]})", {R"({"a":[1]})"},
+                 {"{}"});
+    expect_refused(R"({"type": "null", "xorder": 1})", "schema.xorder", "not supported");
 }
 
 TEST(GrammarSchema, ResponseFormats) {

@@ -43,10 +43,13 @@ StateId Network::reserve() { return add({}); }
 
 void Network::set_bytes(StateId state, std::span<const Edge> edges) {
     count_parts(edges.size());
+    const std::size_t first = edges_.size();
+    for (const Edge& edge : edges) {
+        if (edge.to != kNoState) edges_.push_back(edge);
+    }
     states_[state] = {.kind = State::Kind::bytes,
-                      .first = static_cast<std::uint32_t>(edges_.size()),
-                      .count = static_cast<std::uint32_t>(edges.size())};
-    edges_.insert(edges_.end(), edges.begin(), edges.end());
+                      .first = static_cast<std::uint32_t>(first),
+                      .count = static_cast<std::uint32_t>(edges_.size() - first)};
 }
 
 void Network::set_split(StateId state, std::span<const StateId> targets) {
@@ -78,10 +81,12 @@ StateId Network::split(std::span<const StateId> targets) {
 }
 
 StateId Network::call(RuleId rule, StateId next) {
+    if (next == kNoState) return reserve();
     return add({.kind = State::Kind::call, .rule = rule, .next = next});
 }
 
 StateId Network::repeat(RuleId rule, std::uint32_t least, std::uint32_t most, StateId next) {
+    if (next == kNoState) return reserve();
     return add(
         {.kind = State::Kind::repeat, .first = least, .count = most, .rule = rule, .next = next});
 }
@@ -212,14 +217,17 @@ std::uint32_t Network::need_of(const State& state) const {
 // way", and final values spread to preceding states in rising order.
 void Network::finish() {
     const std::size_t count = states_.size();
-    const auto each_after = [&](StateId id, const auto& tell) {
+    const auto each_after = [&](StateId id, const auto& tell_state) {
         const State& state = states_[id];
+        const auto tell = [&](StateId to) {
+            MR_CHECK(to < count, "a state leads to a state of its network");
+            tell_state(to);
+        };
         if (state.kind == State::Kind::bytes) {
             for (const Edge& edge : edges(state)) tell(edge.to);
         } else if (state.kind == State::Kind::split) {
             for (const StateId target : targets(state)) tell(target);
         } else if (state.kind != State::Kind::end) {
-            MR_CHECK(rules_[state.rule] != kNoState, "a rule that is called is defined");
             tell(rules_[state.rule]);
             tell(state.next);
         }

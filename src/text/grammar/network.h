@@ -3,7 +3,9 @@
 // deterministic as text arrives.
 //
 // Networks are built backwards: a function takes the state that follows and returns the first
-// state.
+// state. What follows may be kNoState, where nothing fits: edges to it are left out as they are
+// made, here and nowhere else, so that no state of a network leads to it. A state that is left
+// without a way to the end is never entered (need()).
 #pragma once
 
 #include <cstddef>
@@ -58,12 +60,13 @@ class Network {
     static constexpr RuleId kMain = 0;  // the rule of the whole text
 
     RuleId add_rule();
-    void define(RuleId rule, StateId start) { rules_[rule] = start; }
+    void define(RuleId rule, StateId start) {
+        rules_[rule] = start == kNoState ? reserve() : start;
+    }
 
     StateId bytes(std::span<const Edge> edges);
     StateId byte(char c, StateId next) { return range(c, c, next); }
     StateId range(char low, char high, StateId next);
-    // Ignores targets that are kNoState.
     StateId split(std::span<const StateId> targets);
     StateId split(StateId a, StateId b) {
         const StateId both[] = {a, b};

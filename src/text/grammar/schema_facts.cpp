@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <set>
 #include <string_view>
 #include <utility>
 
+#include "core/decimal.h"
 #include "core/printable.h"
 #include "text/grammar/schema.h"
 
@@ -48,11 +48,26 @@ constexpr KeywordTypes kOfTypes[] = {
     {"exclusiveMaximum", kInteger | kFraction},
 };
 
+// Formats of numbers that bound them.
+struct IntegerFormat {
+    std::string_view name, low, high;
+};
+constexpr IntegerFormat kIntegerFormats[] = {
+    {"int8", "-128", "127"},
+    {"int16", "-32768", "32767"},
+    {"int32", "-2147483648", "2147483647"},
+    {"int64", "-9223372036854775808", "9223372036854775807"},
+    {"uint8", "0", "255"},
+    {"uint16", "0", "65535"},
+    {"uint32", "0", "4294967295"},
+    {"uint64", "0", "18446744073709551615"}};
+
 std::uint32_t type_of(JsonValue value) {
     if (value.is_null()) return kNull;
     if (value.is_boolean()) return kBoolean;
-    if (value.is_number_integer()) return kInteger;
-    if (value.is_number()) return kFraction;
+    if (value.is_number()) {
+        return read_decimal(value.dump()).fraction_size() == 0 ? kInteger : kFraction;
+    }
     return value.is_string() ? kString : value.is_array() ? kArray : kObject;
 }
 
@@ -168,11 +183,18 @@ class FactReader {
     std::optional<std::uint32_t> count(NodeId id, JsonValue schema, std::string_view keyword) {
         const auto value = schema.find(keyword);
         if (!value) return std::nullopt;
-        if (!value->is_integer_in(0, INT64_MAX)) {
+        const std::optional<Decimal> size =
+            value->is_number() ? std::optional(read_decimal(value->dump())) : std::nullopt;
+        if (!size || size->fraction_size() > 0 || (size->negative && !size->zero())) {
             throw nodes_.error_at(id, keyword, "must be an integer of at least 0");
         }
-        return static_cast<std::uint32_t>(
-            std::min<std::int64_t>(value->get<std::int64_t>(), kUnbounded - 1));
+        constexpr std::uint32_t kMost = kUnbounded - 1;
+        const std::string digits = size->whole_size() <= 10 ? size->whole() : std::string(11, '9');
+        const std::uint64_t count = digits.empty() ? 0 : std::stoull(digits);
+        if (count > kMost && keyword.starts_with("min")) {
+            throw nodes_.error_at(id, keyword, fmt::format("is over {}", kMost));
+        }
+        return static_cast<std::uint32_t>(std::min<std::uint64_t>(count, kMost));
     }
 
     void read_string(NodeId id, JsonValue schema) {
@@ -195,28 +217,34 @@ class FactReader {
     }
 
     void read_bounds(NodeId id, JsonValue schema) {
+        const auto keep_bound = [&](const Decimal& value, bool included, bool is_low) {
+            auto& kept = is_low ? facts_.numbers.low : facts_.numbers.high;
+            const int order = kept ? compare(value, kept->value) * (is_low ? 1 : -1) : 1;
+            if (order > 0 || (order == 0 && !included)) kept = {value, included};
+        };
         const auto bound = [&](std::string_view keyword, bool included, bool is_low) {
             const auto value = schema.find(keyword);
             if (!value) return;
             if (!value->is_number()) throw nodes_.error_at(id, keyword, "is not a number");
-            const auto decimal = value->is_integer_in(INT64_MIN, INT64_MAX)
-                                     ? Decimal::of(value->get<std::int64_t>())
-                                     : Decimal::of(value->get<double>());
-            const bool outward = (value->get<double>() < 0) == is_low;
-            if (!decimal && outward && std::abs(value->get<double>()) >= 1e17) return;
-            if (!decimal) {
-                throw nodes_.error_at(
-                    id, keyword,
-                    fmt::format("has more than {} digits before or after the point", kMostDigits));
+            const Decimal decimal = read_decimal(value->dump());
+            if (decimal.whole_size() > kMostBoundDigits ||
+                decimal.fraction_size() > kMostBoundDigits) {
+                throw nodes_.error_at(id, keyword,
+                                      fmt::format("has more than {} digits before or after the "
+                                                  "point",
+                                                  kMostBoundDigits));
             }
-            auto& kept = is_low ? facts_.numbers.low : facts_.numbers.high;
-            const int order = kept ? compare(*decimal, kept->value) * (is_low ? 1 : -1) : 1;
-            if (order > 0 || (order == 0 && !included)) kept = {*decimal, included};
+            keep_bound(decimal, included, is_low);
         };
         bound("minimum", true, true);
         bound("exclusiveMinimum", false, true);
         bound("maximum", true, false);
         bound("exclusiveMaximum", false, false);
+        for (const IntegerFormat& format : kIntegerFormats) {
+            if (!(schema["format"] == format.name)) continue;
+            keep_bound(read_decimal(format.low), true, true);
+            keep_bound(read_decimal(format.high), true, false);
+        }
     }
 
     void read_object();

@@ -37,13 +37,20 @@ constexpr std::string_view kKeywords[] = {"type",
                                           "exclusiveMinimum",
                                           "exclusiveMaximum"};
 // Keywords that do not restrict values. Definitions are read when a $ref points to them.
-constexpr std::string_view kAnnotations[] = {"$defs",    "definitions",  "title",    "description",
-                                             "default",  "example",      "examples", "deprecated",
-                                             "readOnly", "writeOnly",    "$schema",  "$id",
-                                             "$comment", "discriminator"};
+constexpr std::string_view kAnnotations[] = {
+    "$defs",           "definitions",      "title",        "description",
+    "default",         "example",          "examples",     "deprecated",
+    "readOnly",        "writeOnly",        "$schema",      "$id",
+    "$comment",        "discriminator",    "$anchor",      "$vocabulary",
+    "contentEncoding", "contentMediaType", "externalDocs", "xml"};
 
 bool is_one_of(std::span<const std::string_view> words, std::string_view word) {
     return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// Also extensions, such as "x-order".
+bool is_annotation(std::string_view key) {
+    return key.starts_with("x-") || is_one_of(kAnnotations, key);
 }
 
 constexpr std::size_t kMostShown = 200;  // bytes of a path in errors
@@ -60,6 +67,20 @@ std::optional<formats::JsonValue> member(formats::JsonValue value, std::string_v
     const auto index = index_of(step);
     if (value.is_array() && index && *index < value.size()) return value[*index];
     return std::nullopt;
+}
+
+// With the bytes that %XX stands for.
+std::string percent_decoded(std::string_view text) {
+    std::string out;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        unsigned char byte = 0;
+        const char* const from = text.data() + i + 1;
+        const bool coded = text[i] == '%' && i + 2 < text.size() &&
+                           std::from_chars(from, from + 2, byte, 16).ptr == from + 2;
+        out += coded ? static_cast<char>(byte) : text[i];
+        if (coded) i += 2;
+    }
+    return out;
 }
 
 // One step of a JSON pointer: ~1 is a slash and ~0 a tilde.
@@ -101,26 +122,34 @@ NodeId SchemaNodes::child(NodeId parent, std::string_view step) {
 NodeId SchemaNodes::target(NodeId id) {
     const formats::JsonValue ref = nodes_[id].value["$ref"];
     if (!ref.is_string()) throw error_at(id, "$ref", "is not a text");
-    std::string_view text = ref.text();
-    if (text != "#" && !text.starts_with("#/")) {
-        throw error_at(id, "$ref",
-                       fmt::format("'{}' is not inside of this schema", printable(text, 100)),
-                       "write '#/$defs/NAME'");
-    }
-    NodeId at = nodes_[id].root;
-    text.remove_prefix(1);
-    while (!text.empty()) {
-        text.remove_prefix(1);
-        const std::string_view step = text.substr(0, text.find('/'));
-        text.remove_prefix(step.size());
-        const std::string name = unescaped(step);
-        if (!member(nodes_[at].value, name)) {
+    // A fragment has %XX for some characters; some writers of schemas leave them as they are.
+    const std::string decoded = percent_decoded(ref.text());
+    for (const std::string_view text : {std::string_view(decoded), ref.text()}) {
+        if (text != "#" && !text.starts_with("#/")) {
             throw error_at(id, "$ref",
-                           fmt::format("'{}' points to nothing", printable(ref.text(), 100)));
+                           fmt::format("'{}' is not inside of this schema", printable(text, 100)),
+                           "write '#/$defs/NAME'");
         }
-        at = child(at, name);
+        if (const auto found = follow(nodes_[id].root, text.substr(1))) return *found;
     }
-    return at;
+    throw error_at(id, "$ref", fmt::format("'{}' points to nothing", printable(ref.text(), 100)));
+}
+
+std::optional<NodeId> SchemaNodes::follow(NodeId root, std::string_view pointer) {
+    std::vector<std::string> steps;
+    formats::JsonValue at = nodes_[root].value;
+    while (!pointer.empty()) {
+        pointer.remove_prefix(1);
+        const std::string_view step = pointer.substr(0, pointer.find('/'));
+        pointer.remove_prefix(step.size());
+        steps.push_back(unescaped(step));
+        const auto next = member(at, steps.back());
+        if (!next) return std::nullopt;
+        at = *next;
+    }
+    NodeId out = root;
+    for (const std::string& step : steps) out = child(out, step);
+    return out;
 }
 
 std::string SchemaNodes::path(NodeId id) const {
@@ -163,7 +192,7 @@ bool SchemaNodes::is_anything(NodeId id) const {
     if (schema.is_boolean()) return schema.get<bool>();
     if (!schema.is_object()) return false;
     for (const auto& [key, value] : schema.items()) {
-        if (!is_one_of(kAnnotations, key)) return false;
+        if (!is_annotation(key)) return false;
     }
     return true;
 }
@@ -178,7 +207,7 @@ void SchemaNodes::check(NodeId id) {
             id, fmt::format("is a {}; a schema is an object, true or false", schema.type_name()));
     }
     for (const auto& [key, value] : schema.items()) {
-        if (is_one_of(kKeywords, key) || is_one_of(kAnnotations, key)) continue;
+        if (is_one_of(kKeywords, key) || is_annotation(key)) continue;
         if (key == "uniqueItems" && value.is_boolean() && !value.get<bool>()) continue;
         throw error_at(id, key, "this keyword is not supported",
                        "docs/structured-output.md lists those that are");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,6 +44,9 @@ class SchemaNodes {
     void check(NodeId id);
 
   private:
+    // The schema at a JSON pointer below a root, if there is one.
+    std::optional<NodeId> follow(NodeId root, std::string_view pointer);
+
     struct Node {
         formats::JsonValue value;
         NodeId parent, root;

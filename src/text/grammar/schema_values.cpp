@@ -24,8 +24,8 @@ StateId SchemaCompiler::value(const Facts& facts) {
         bounds.fractions = fits(kFraction);
         const auto text = [](const std::optional<NumberBound>& bound) {
             if (!bound) return std::string("none");
-            const auto& [negative, whole, fraction] = bound->value;
-            return fmt::format("{} {}.{} {}", negative, whole, fraction, bound->included);
+            const auto& [negative, digits, point] = bound->value;
+            return fmt::format("{} {} {} {}", negative, digits, point, bound->included);
         };
         const auto [made, fresh] = scalars_.try_emplace(
             fmt::format("number {} {} {}", bounds.fractions, text(bounds.low), text(bounds.high)));
