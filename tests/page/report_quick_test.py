@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import subprocess
@@ -62,11 +63,12 @@ class Fields(unittest.TestCase):
 
 @unittest.skipUnless(shutil.which("node"), "no node: report_test.py checks it in Chromium")
 class Roofline(unittest.TestCase):
-    def figure(self, roofline):
+    def figure(self, roofline, width=760):
         script = "\n".join(SCRIPTS[f"{name}.js"] for name in
                            ("units", "drawing", "table", "curves", "roofline", "timeline", "page"))
         done = subprocess.run(
-            ["node", "-e", script + "\nconst made = rooflineFigure(JSON.parse(process.argv[1]));"
+            ["node", "-e", script + "\nconst made = rooflineFigure(JSON.parse(process.argv[1]), "
+             f"{width});"
              "process.stdout.write(made ? standalone(made, '') : '');", json.dumps(roofline)],
             capture_output=True, text=True, check=True)
         return done.stdout
@@ -92,6 +94,49 @@ class Roofline(unittest.TestCase):
             self.assertIn(part, svg)
         for part in ("NaN", "Infinity", "undefined", "bf16", "<qkv>"):
             self.assertNotIn(part, svg)
+
+    # Letters of 12 pixels are at least 5 wide on average, and 9 high above their line.
+    def boxes(self, svg):
+        out = []
+        for x, y, anchor, text in re.findall(
+                r'<text x="([\d.-]+)" y="([\d.-]+)" text-anchor="(\w+)">([^<]*)</text>', svg):
+            if not re.search("[a-z]", text) or text == "FLOPs per byte":
+                continue  # a number of an axis
+            x, y, wide = float(x), float(y), 5 * len(text)
+            left = x - wide * {"start": 0, "middle": 0.5, "end": 1}[anchor]
+            out.append((text, left, y - 9, left + wide, y))
+        return out
+
+    def test_labels_keep_off_the_roofs_and_each_other(self):
+        draw = random.Random(5)
+        for width in (364, 760, 1168):
+            for _ in range(6):
+                # Dots that lie close together, as those of a real pass do, near the roof.
+                at = draw.uniform(0.3, 30)
+                stages = [self.stage(name, 17 * x * draw.uniform(0.3, 1.2), x, draw.random() < 0.7)
+                          for name in ("qkv", "attention", "out", "up", "down", "head", "norm")
+                          for x in [at * draw.uniform(0.8, 1.3)]]
+                svg = self.figure(self.roofline(*stages, read_gb_s=17,
+                                                f32_gflop_s=draw.uniform(100, 900),
+                                                int8_gflop_s=1300), width)
+                [(wide, high)] = re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)
+                self.assertEqual(int(wide), width)
+                boxes = self.boxes(svg)
+                self.assertGreaterEqual(len(boxes), 8)
+                roofs = [[float(x) for x in one] for one in re.findall(
+                    r'class="roof" x1="([\d.]+)" y1="([\d.]+)" x2="([\d.]+)" y2="([\d.]+)"', svg)]
+                self.assertGreaterEqual(len(roofs), 2)
+                for text, left, top, right, bottom in boxes:
+                    self.assertTrue(left >= 0 and right <= width and bottom <= float(high), text)
+                    for x1, y1, x2, y2 in roofs:
+                        on = [(x1 + (x2 - x1) * i / 999, y1 + (y2 - y1) * i / 999)
+                              for i in range(1000)]
+                        crossed = [p for p in on if left < p[0] < right and top < p[1] < bottom]
+                        self.assertEqual(crossed, [], (text, width, svg))
+                for i, (text, *a) in enumerate(boxes):
+                    for other, *b in boxes[:i]:
+                        apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+                        self.assertTrue(apart, (text, other, width, svg))
 
     def test_only_roofs_that_have_work(self):
         svg = self.figure(self.roofline(self.stage("up", 40, 30, False), read_gb_s=30,

@@ -99,6 +99,19 @@ class Report(browser.Browser):
                 self.assertEqual(len(colors), 2)
             self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
+    def test_figures_use_their_frame(self):
+        for width in (390, 1360):
+            self.phone(width)
+            for name in ("profile", "train", "eval"):
+                self.open(name)
+                self.wait(lambda: self.js("""
+                  return [...document.querySelectorAll('.drawn')].every(box => {
+                    const svg = box.querySelector('svg');
+                    return Math.abs(svg.getBoundingClientRect().width - box.clientWidth) < 2 &&
+                      Math.abs(svg.viewBox.baseVal.width - box.clientWidth) < 2 &&
+                      box.scrollWidth <= box.clientWidth;
+                  });"""), what=f"{name} at {width}")
+
     def test_the_table_behind_a_figure(self):
         self.open("train")
         self.js("document.querySelectorAll('details summary').forEach(one => one.click())")

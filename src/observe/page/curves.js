@@ -1,6 +1,6 @@
 // Curves over a common axis.
 
-const CHART = { width: 760, height: 260, left: 64, right: 16, top: 28, bottom: 40 };
+const CHART = { right: 16, bottom: 40, row: 18 };
 
 // [x, mean, least, most] of every point that has a value.
 function valuesOf(curve) {
@@ -8,7 +8,22 @@ function valuesOf(curve) {
     .map(([x, mean, least = mean, most = mean]) => [x, mean, least, most]);
 }
 
-function chartAxes(chart) {
+// The names of curves and levels stand above the chart, one after the other in rows.
+function chartKeys(chart, width) {
+  let x = 12, row = 0;
+  return [...chart.curves.map(curve => ({ name: curve.name,
+    style: { stroke: colorOf(curve.name, 50), 'stroke-width': 2.5 } })),
+  ...chart.levels.map(level => ({ name: level.name, style: { class: 'roof level' } }))]
+    .map(key => {
+      const wide = 40 + textWidth(key.name);
+      if (x > 12 && x + wide > width) [x, row] = [12, row + 1];
+      const placed = { ...key, x, row };
+      x += wide;
+      return placed;
+    });
+}
+
+function chartAxes(chart, width) {
   const values = chart.curves.flatMap(valuesOf);
   if (!values.length) return null;
   const least = list => list.reduce((a, b) => Math.min(a, b));
@@ -26,9 +41,12 @@ function chartAxes(chart) {
     high += room;
     if (!(chart.from_zero && low === 0)) low -= room;
   }
-  const { width, height, left, right, top, bottom } = CHART;
-  return [new Axis(least(values.map(v => v[0])), most(values.map(v => v[0])), false, left,
-    width - right), new Axis(low, high, log, height - bottom, top)];
+  const rows = Math.max(0, ...chartKeys(chart, width).map(key => key.row));
+  const top = 28 + CHART.row * rows;
+  const height = Math.round(184 + width / 10) + CHART.row * rows;
+  const y = new Axis(low, high, log, height - CHART.bottom, top);
+  return { height, y, x: new Axis(least(values.map(v => v[0])), most(values.map(v => v[0])), false,
+    roomFor(y), width - CHART.right) };
 }
 
 // Each run between gaps is a path of its own.
@@ -55,24 +73,18 @@ function curveNodes(curve, x, y) {
   });
 }
 
-function chartFigure(chart) {
-  const both = chartAxes(chart);
+function chartFigure(chart, width = FILE_WIDTH) {
+  const both = chartAxes(chart, width);
   if (!both) return null;
-  const [x, y] = both;
-  let at = CHART.left;  // the names stand above, one after the other
-  const key = (attributes, name) => {
-    const made = [node('line', { x1: at, y1: 14, x2: at + 18, y2: 14, ...attributes }),
-      label(at + 24, 18, 'start', name)];
-    at += 40 + 7 * name.length;
-    return made;
-  };
-  return picture(CHART.width, CHART.height, chart.title,
-    axes(x, y, chart.x, null, CHART.height),
+  const { x, y, height } = both;
+  return picture(width, height, chart.title, axes(x, y, chart.x, null, height),
     chart.curves.flatMap(curve => curveNodes(curve, x, y)),
     chart.levels.map(level => line('roof level', x.from, y.at(level.y), x.to, y.at(level.y))),
-    chart.curves.flatMap(curve => key({ stroke: colorOf(curve.name, 50), 'stroke-width': 2.5 },
-      curve.name)),
-    chart.levels.flatMap(level => key({ class: 'roof level' }, level.name)));
+    chartKeys(chart, width).flatMap(key => {
+      const at = 14 + CHART.row * key.row;
+      return [node('line', { x1: key.x, y1: at, x2: key.x + 18, y2: at, ...key.style }),
+        label(key.x + 24, at + 4, 'start', key.name)];
+    }));
 }
 
 function chartTable(chart) {
@@ -88,8 +100,8 @@ function chartTable(chart) {
 }
 
 // The value of every curve at the x that is under the mouse, or that the arrow keys came to.
-function follow({ drawn, tip }, chart) {
-  const [x, y] = chartAxes(chart);
+function follow(chart, width, drawn, tip) {
+  const { x, y } = chartAxes(chart, width);
   const places = [...new Set(chart.curves.flatMap(valuesOf).map(v => v[0]))].sort((a, b) => a - b);
   const close = (places[places.length - 1] - places[0]) / 200;  // points of one cursor
   const cursor = toDom(line('cursor', 0, y.from, 0, y.to));
@@ -106,7 +118,7 @@ function follow({ drawn, tip }, chart) {
     for (const end of ['x1', 'x2']) cursor.setAttribute(end, x.at(at).toFixed(1));
     const frame = drawn.getBoundingClientRect();
     tip.show([`${chart.x} ${UNITS.plain(at)}`, ...text].join('\n'),
-      frame.left + x.at(at) / CHART.width * frame.width, frame.top + 30);
+      frame.left + x.at(at) / width * frame.width, frame.top + 30);
   };
   const hide = () => {
     cursor.remove();
@@ -115,7 +127,7 @@ function follow({ drawn, tip }, chart) {
   drawn.setAttribute('tabindex', '0');
   drawn.addEventListener('pointermove', event => {
     const frame = drawn.getBoundingClientRect();
-    const at = x.value((event.clientX - frame.left) / frame.width * CHART.width);
+    const at = x.value((event.clientX - frame.left) / frame.width * width);
     show(places.reduce((best, one, i) =>
       Math.abs(one - at) < Math.abs(places[best] - at) ? i : best, 0));
   });
@@ -130,9 +142,8 @@ function follow({ drawn, tip }, chart) {
 }
 
 function showChart(chart) {
-  const tree = chartFigure(chart);
-  if (!tree) return [];
-  const frame = framed(chart.title, tree, () => chartTable(chart));
-  follow(frame, chart);
-  return [frame.figure, ...notesOf(chart.notes)];
+  if (!chartFigure(chart)) return [];
+  const frame = framed(chart.title, width => chartFigure(chart, width), () => chartTable(chart),
+    (width, drawn, tip) => follow(chart, width, drawn, tip));
+  return [frame, ...notesOf(chart.notes)];
 }

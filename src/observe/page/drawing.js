@@ -3,6 +3,11 @@
 
 const SVG = 'http://www.w3.org/2000/svg';
 
+// Pixels of a figure where no frame says it: of a file.
+const FILE_WIDTH = 760;
+// About the width of a text in a figure, whose letters are of 12 pixels.
+const textWidth = text => 6.7 * text.length;
+
 function node(name, attributes = {}, ...children) {
   return { name, attributes, children: children.flat().filter(one => one !== null) };
 }
@@ -76,14 +81,17 @@ class Axis {
     return this.log ? 10 ** place : place;
   }
 
-  // Round values inside of the axis: 1, 2 and 5 times a power of ten.
-  ticks() {
+  // Round values inside of the axis: 1, 2 and 5 times a power of ten, or fewer so that there are
+  // `apart` pixels between two of them.
+  ticks(apart = 0) {
     const slack = 1e-9 * (this.high - this.low);
     const inside = place => place >= this.low - slack && place <= this.high + slack;
     const all = [];
     if (this.log) {
-      const factors = this.high - this.low > 3 ? [1] : [1, 2, 5];
-      for (let e = Math.floor(this.low); e <= Math.ceil(this.high); ++e) {
+      const decade = Math.abs(this.to - this.from) / (this.high - this.low);
+      const factors = this.high - this.low > 3 || decade < 3.4 * apart ? [1] : [1, 2, 5];
+      const every = Math.max(1, Math.ceil(apart / decade));
+      for (let e = Math.floor(this.low / every) * every; e <= Math.ceil(this.high); e += every) {
         all.push(...factors.filter(f => inside(Math.log10(f) + e)).map(f => f * 10 ** e));
       }
       // No two round values inside: its ends.
@@ -113,12 +121,59 @@ function tickText(value) {
 
 function axes(x, y, xName, yName, height) {
   return [
-    ...x.ticks().flatMap(value => [line('grid', x.at(value), y.from, x.at(value), y.to),
+    ...x.ticks(40).flatMap(value => [line('grid', x.at(value), y.from, x.at(value), y.to),
       label(x.at(value), y.from + 16, 'middle', tickText(value))]),
-    ...y.ticks().flatMap(value => [line('grid', x.from, y.at(value), x.to, y.at(value)),
+    ...y.ticks(16).flatMap(value => [line('grid', x.from, y.at(value), x.to, y.at(value)),
       label(x.from - 6, y.at(value) + 4, 'end', tickText(value))]),
     label((x.from + x.to) / 2, height - 8, 'middle', xName),
     yName ? node('text', { transform: `translate(14 ${(y.from + y.to) / 2}) rotate(-90)`,
       'text-anchor': 'middle' }, yName) : null,
   ];
+}
+
+// Room that an axis needs at its left for the numbers beside it.
+const roomFor = axis => 12 + Math.max(...axis.ticks(16).map(value => textWidth(tickText(value))));
+
+// Where labels may stand: not on each other, on dots or on lines, and inside of the figure.
+class Places {
+  // `lines`: [x1, y1, x2, y2]; `boxes`: [left, top, right, bottom]
+  constructor(width, height, lines, boxes) {
+    Object.assign(this, { width, height, lines, boxes: [...boxes] });
+  }
+
+  box(text, [x, y, anchor]) {
+    const wide = textWidth(text);
+    const left = anchor === 'end' ? x - wide : anchor === 'middle' ? x - wide / 2 : x;
+    return [left - 2, y - 11, left + wide + 2, y + 4];
+  }
+
+  // What the box would cover.
+  cost([left, top, right, bottom]) {
+    const outside = left < 0 || top < 0 || right > this.width || bottom > this.height;
+    const covered = this.boxes.filter(([l, t, r, b]) =>
+      l < right && left < r && t < bottom && top < b).length;
+    const crossed = this.lines.filter(([x1, y1, x2, y2]) => {
+      let from = 0, to = 1;  // the part of the line inside of the box
+      for (const [at, by, low, high] of [[x1, x2 - x1, left, right], [y1, y2 - y1, top, bottom]]) {
+        if (by === 0) {
+          if (at < low || at > high) return false;
+          continue;
+        }
+        const [a, b] = [(low - at) / by, (high - at) / by];
+        from = Math.max(from, Math.min(a, b));
+        to = Math.min(to, Math.max(a, b));
+      }
+      return from <= to;
+    }).length;
+    return (outside ? 10 : 0) + 2 * covered + crossed;
+  }
+
+  // Which of the [x, y, anchor] the text has: the first that covers nothing, else where it covers
+  // least.
+  take(text, candidates) {
+    const costs = candidates.map(one => this.cost(this.box(text, one)));
+    const best = candidates[costs.indexOf(Math.min(...costs))];
+    this.boxes.push(this.box(text, best));
+    return best;
+  }
 }

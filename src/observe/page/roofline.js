@@ -1,6 +1,6 @@
 // The roofline of a phase: FLOP/s over FLOPs per byte, both logarithmic, and the table of stages.
 
-const ROOF = { width: 760, height: 400, left: 70, right: 20, top: 20, bottom: 45 };
+const ROOF = { right: 20, top: 20, bottom: 45, name: 18 };
 
 // The compute roofs that some stage has work under.
 function computeRoofs(roofline) {
@@ -18,21 +18,32 @@ function decades(least, most, from, to) {
   return new Axis(10 ** low, 10 ** high, true, from, to);
 }
 
-function roofNodes(read, roofs, x, y) {
+// The lines of the roofs, each with its name and places for it: [{x1, y1, x2, y2, name, places}].
+function roofLines(read, roofs, x, y) {
   if (!(read > 0)) return [];
   const right = 10 ** x.high;
   const top = roofs.length ? Math.max(...roofs.map(roof => roof.rate)) : 10 ** y.high;
   // The memory roof rises from the left edge, or from the lower one, to the highest ridge.
   const x1 = Math.max(10 ** x.low, 10 ** y.low / read);
   const x2 = Math.min(right, top / read);
-  const named = x1 ** 0.15 * x2 ** 0.85;  // above the roof lies nothing else
-  return [
-    ...(x2 > x1 ? [line('roof', x.at(x1), y.at(x1 * read), x.at(x2), y.at(x2 * read)),
-      label(x.at(named) - 10, y.at(named * read) - 6, 'end', `memory: ${figure(read)} GB/s`)] : []),
-    ...roofs.filter(roof => roof.rate / read < right).flatMap(roof => [
-      line('roof', x.at(Math.max(roof.rate / read, x1)), y.at(roof.rate), x.to, y.at(roof.rate)),
-      label(x.to - 4, y.at(roof.rate) - 6, 'end', `${roof.name}: ${rateText(roof.rate)}`)]),
-  ];
+  const made = [];
+  if (x2 > x1) {
+    const places = [0.85, 0.7, 0.55, 0.4, 0.25, 0.95].flatMap(share => {
+      const at = x1 ** (1 - share) * x2 ** share;
+      const [px, py] = [x.at(at), y.at(at * read)];
+      return [[px - 10, py - 6, 'end'], [px + 10, py + 16, 'start']];
+    });
+    made.push({ x1: x.at(x1), y1: y.at(x1 * read), x2: x.at(x2), y2: y.at(x2 * read), places,
+      name: `memory: ${figure(read)} GB/s` });
+  }
+  for (const roof of roofs.filter(one => one.rate / read < right)) {
+    const begin = x.at(Math.max(roof.rate / read, x1)), at = y.at(roof.rate);
+    const name = `${roof.name}: ${rateText(roof.rate)}`;
+    const ends = [x.to - 4, (begin + x.to + textWidth(name)) / 2, begin + 12 + textWidth(name)];
+    made.push({ x1: begin, y1: at, x2: x.to, y2: at, name,
+      places: [...ends.map(end => [end, at - 7, 'end']), ...ends.map(end => [end, at + 16, 'end'])] });
+  }
+  return made;
 }
 
 function rateText(gflops) {
@@ -45,28 +56,35 @@ function stageText(stage) {
     ? `, ${stage.percent_of_ceiling.toFixed(1)}% of the ${stage.roof} roof` : '');
 }
 
-// A dot for each stage, larger with its share of the time. From the top down; a label that would
-// lie on another moves below it.
-function stageNodes(stages, x, y) {
-  const labels = [];
-  return [...stages].sort((a, b) => b.gflop_s - a.gflop_s).map(stage => {
-    const px = x.at(stage.flops_per_byte), py = y.at(stage.gflop_s);
-    let ly = py + 4;
-    for (const [ox, oy] of labels) {
-      if (Math.abs(ox - px) < 90 && Math.abs(oy - ly) < 13) ly = oy + 13;
+// A dot for each stage, larger with its share of the time, and its name beside it. From the top down.
+function stageDots(stages, x, y) {
+  return [...stages].sort((a, b) => b.gflop_s - a.gflop_s).map(stage => ({ stage,
+    cx: x.at(stage.flops_per_byte), cy: y.at(stage.gflop_s),
+    r: 4 + 8 * Math.sqrt(Math.max(0, Math.min(1, stage.share))) }));
+}
+
+// A name that found no room beside its dot is further off, at the end of a thin line.
+function dotNode({ stage, cx, cy, r }, places) {
+  const beside = [[cx + r + 4, cy + 4, 'start'], [cx - r - 4, cy + 4, 'end'],
+    [cx, cy - r - 5, 'middle'], [cx, cy + r + 13, 'middle']];
+  const further = [];
+  for (let far = 22; far < 200; far += 12) {
+    for (let turn = 0; turn < 16; ++turn) {
+      const by = far * Math.cos(turn * Math.PI / 8);
+      further.push([cx + by, cy + 4 + far * Math.sin(turn * Math.PI / 8), by < 0 ? 'end' : 'start']);
     }
-    labels.push([px, ly]);
-    const left = px > ROOF.width - 110;
-    return node('g', { class: 'stage' },
-      node('circle', { cx: px.toFixed(1), cy: py.toFixed(1), fill: colorOf(stage.stage),
-        r: (4 + 8 * Math.sqrt(Math.max(0, Math.min(1, stage.share)))).toFixed(1) },
-      node('title', {}, stageText(stage))),
-      label(left ? px - 14 : px + 14, ly, left ? 'end' : 'start', stage.stage));
-  });
+  }
+  const [x, y, anchor] = places.take(stage.stage, [...beside, ...further]);
+  const away = further.some(one => one[0] === x && one[1] === y);
+  return node('g', { class: 'stage' },
+    away ? line('lead', cx, cy, x + (anchor === 'end' ? 2 : -2), y - 4) : null,
+    node('circle', { cx: cx.toFixed(1), cy: cy.toFixed(1), fill: colorOf(stage.stage),
+      r: r.toFixed(1) }, node('title', {}, stageText(stage))),
+    label(x, y, anchor, stage.stage));
 }
 
 // The picture; null where no stage computes.
-function rooflineFigure(roofline) {
+function rooflineFigure(roofline, width = FILE_WIDTH) {
   const stages = roofline.stages.filter(stage =>
     stage.flops > 0 && stage.bytes > 0 && stage.seconds > 0);
   if (!stages.length) return null;
@@ -80,11 +98,17 @@ function rooflineFigure(roofline) {
     }
     ys.push(Math.min(Math.max(...xs), 1) * read);  // and so is the roof above the dots
   }
-  const x = decades(Math.min(...xs), Math.max(...xs), ROOF.left, ROOF.width - ROOF.right);
-  const y = decades(Math.min(...ys), Math.max(...ys), ROOF.height - ROOF.bottom, ROOF.top);
-  return picture(ROOF.width, ROOF.height, `Roofline of ${roofline.phase}`,
-    axes(x, y, 'FLOPs per byte', 'GFLOP/s', ROOF.height), roofNodes(read, roofs, x, y),
-    stageNodes(stages, x, y));
+  const height = Math.round(Math.min(480, Math.max(300, 210 + width / 4)));
+  const y = decades(Math.min(...ys), Math.max(...ys), height - ROOF.bottom, ROOF.top);
+  const x = decades(Math.min(...xs), Math.max(...xs), ROOF.name + roomFor(y), width - ROOF.right);
+  const lines = roofLines(read, roofs, x, y), dots = stageDots(stages, x, y);
+  const places = new Places(width, height - ROOF.bottom,
+    lines.map(({ x1, y1, x2, y2 }) => [x1, y1, x2, y2]),
+    dots.map(({ cx, cy, r }) => [cx - r, cy - r, cx + r, cy + r]));
+  return picture(width, height, `Roofline of ${roofline.phase}`,
+    axes(x, y, 'FLOPs per byte', 'GFLOP/s', height),
+    lines.map(({ x1, y1, x2, y2 }) => line('roof', x1, y1, x2, y2)),
+    lines.map(one => label(...places.take(one.name, one.places), one.name)), dots.map(dot => dotNode(dot, places)));
 }
 
 function stageTable(roofline) {
@@ -114,16 +138,22 @@ function intensityTable(roofline) {
     stage.roof ? stage.percent_of_ceiling / 100 : null, stage.roof] })) };
 }
 
+function copiedText(bytes) {
+  return bytes < 1000 ? `${bytes.toFixed(0)} bytes` : UNITS.bytes(bytes);
+}
+
 function showRoofline(roofline) {
   const word = roofline.passes === undefined ? 'token' : 'row';
-  const tree = rooflineFigure(roofline);
-  const copied = `Host to device ${roofline.host_to_device_bytes_per_token.toFixed(0)} bytes per ` +
-    `${word}, device to host ${roofline.device_to_host_bytes_per_token.toFixed(0)}. Above 100% ` +
+  const copied = `Host to device ${copiedText(roofline.host_to_device_bytes_per_token)} per ` +
+    `${word}, device to host ${copiedText(roofline.device_to_host_bytes_per_token)}. Above 100% ` +
     'of the memory roof: the bytes came out of a cache.';
   const parts = [gridOf(stageTable(roofline), `stages of ${roofline.phase}`), ...notesOf([copied])];
-  if (!tree) return parts;
-  const { figure: frame, drawn, tip } = framed(`roofline of ${roofline.phase}`, tree,
-    () => intensityTable(roofline));
+  if (!rooflineFigure(roofline)) return parts;
+  return [...parts, framed(`roofline of ${roofline.phase}`,
+    width => rooflineFigure(roofline, width), () => intensityTable(roofline), listenToDots)];
+}
+
+function listenToDots(width, drawn, tip) {
   for (const dot of drawn.querySelectorAll('.stage')) {
     const text = dot.querySelector('title').textContent;
     dot.setAttribute('tabindex', '0');
@@ -137,5 +167,4 @@ function showRoofline(roofline) {
     for (const event of ['pointerenter', 'focus']) dot.addEventListener(event, show);
     for (const event of ['pointerleave', 'blur']) dot.addEventListener(event, () => tip.hide());
   }
-  return [...parts, frame];
 }

@@ -94,13 +94,26 @@ class Tip {
   }
 }
 
-// A drawn figure with its tools.
-function framed(title, tree, makeTable) {
-  const drawn = toDom(tree);
+// A figure with its tools. `draw`: makes the picture for a width in pixels, that of the frame;
+// `listen`: called with that width, the drawn picture and its tip.
+function framed(title, draw, makeTable, listen) {
+  const box = element('div', { className: 'drawn' });
   const button = element('button', { type: 'button' }, 'Save as SVG');
   button.setAttribute('aria-label', 'Save as SVG: ' + title);
-  button.addEventListener('click', () => save(title + '.svg', standalone(tree)));
-  const figure = element('figure', {}, element('div', { className: 'drawn' }, drawn),
+  button.addEventListener('click', () => save(title + '.svg', standalone(draw(FILE_WIDTH))));
+  const figure = element('figure', {}, box,
     element('div', { className: 'tools' }, button, behind(title, makeTable)));
-  return { figure, drawn, tip: new Tip(figure) };
+  const tip = new Tip(figure);
+  let shown = 0;
+  const show = width => {
+    if (width < 1 || width === shown) return;
+    shown = width;
+    tip.hide();
+    const drawn = toDom(draw(width));
+    box.replaceChildren(drawn);
+    listen(width, drawn, tip);
+  };
+  show(FILE_WIDTH);
+  new ResizeObserver(() => show(Math.max(260, box.clientWidth))).observe(box);
+  return figure;
 }

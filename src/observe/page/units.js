@@ -11,7 +11,8 @@ function scaled(value, steps) {
 }
 
 const UNITS = {
-  plain: value => Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(6))),
+  plain: value => Number.isInteger(value) ? String(value) :
+    String(Math.abs(value) >= 1e4 ? Math.round(value) : Number(value.toPrecision(4))),
   seconds: value => scaled(value, [[1, 1, ' s'], [1e-3, 1e-3, ' ms'], [0, 1e-6, ' us']]),
   bytes: value => scaled(value, [[1e9, 1e9, ' GB', 2], [1e6, 1e6, ' MB', 1], [0, 1e3, ' kB', 1]]),
   memory: value => scaled(value, [[2 ** 40, 2 ** 40, ' TiB', 2], [2 ** 30, 2 ** 30, ' GiB', 2],
