@@ -21,6 +21,8 @@ class Options:
     repeat_window: Optional[int]
     seed: int
     stop: list[str]
+    stop_ids: list[int]
+    min_tokens: int
     ignore_eos: bool
     logprobs: int
     block: Optional[int]

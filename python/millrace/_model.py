@@ -40,9 +40,11 @@ class Options(TypedDict, total=False):
     top_p: float  #: sample from the most probable tokens with this total probability (0.95); 1: all
     min_p: float  #: drop tokens below this share of the best one's probability (0.05); 0: none
     repeat_penalty: float  #: above 1 recent tokens become less probable (1)
-    repeat_window: int  #: tokens that the penalty looks back (64)
+    repeat_window: int  #: tokens that the penalty looks back (64); -1: all
     seed: int  #: same seed, same text; default: random
     stop: Union[str, Sequence[str]]  #: the text ends before any of these
+    stop_ids: Sequence[int]  #: tokens that end the text, besides the model's own
+    min_tokens: int  #: tokens before which nothing ends the text (0)
     ignore_eos: bool  #: continue past the end-of-text token
     logprobs: int  #: log-probabilities of every token and of so many most probable ones (0 to 20)
     block: int  #: diffusion models: tokens per block (the model's)
@@ -94,7 +96,7 @@ def _options(given: Mapping[str, Any], seed: int) -> _core.Options:
         if name == "stop" and isinstance(value, str):
             value = [value]
         try:
-            setattr(out, name, list(value) if name == "stop" else value)
+            setattr(out, name, list(value) if name in ("stop", "stop_ids") else value)
         except TypeError:
             raise TypeError(f"{name} = {value!r}: has the wrong type for this option, or is out of range; help(millrace.Options) lists them") from None
     return out

@@ -207,6 +207,8 @@ void add_options(nb::module_& m) {
         .def_rw("repeat_window", &Options::repeat_window)
         .def_rw("seed", &Options::seed)
         .def_rw("stop", &Options::stop)
+        .def_rw("stop_ids", &Options::stop_ids)
+        .def_rw("min_tokens", &Options::min_tokens)
         .def_rw("ignore_eos", &Options::ignore_eos)
         .def_rw("logprobs", &Options::logprobs)
         .def_rw("block", &Options::block)

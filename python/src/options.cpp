@@ -41,12 +41,17 @@ decode::GenerateOptions Options::of(const model::Model& model) const {
     // The window in the files belongs to their penalty.
     use(repeat_window, repeat_penalty ? std::nullopt : advice.repeat_window, out.repeat_window);
     use(repeat_penalty, advice.repeat_penalty, out.sampling.repeat_penalty);
-    if (out.repeat_window < 0) {
-        refuse("repeat_window", std::to_string(out.repeat_window), "must be 0 or more",
-               "0 looks at no token");
+    if (out.repeat_window < -1) {
+        refuse("repeat_window", std::to_string(out.repeat_window), "must be -1 or more",
+               "0 looks at no token, -1 at the whole text");
     }
     out.sampling.seed = seed;
     out.stop = stop;
+    out.stop_ids = stop_ids;
+    out.min_tokens = min_tokens;
+    if (min_tokens < 0) {
+        refuse("min_tokens", std::to_string(min_tokens), "must be 0 or more", "leave it out");
+    }
     out.ignore_end = ignore_eos;
     if (logprobs < -1 || logprobs > decode::kMostLogprobs) {
         refuse("logprobs", std::to_string(logprobs), "must be 0 to 20", "leave it out for none");

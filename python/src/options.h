@@ -17,6 +17,8 @@ struct Options {
     std::optional<int> top_k, repeat_window;
     std::uint64_t seed = 0;
     std::vector<std::string> stop;
+    std::vector<std::int32_t> stop_ids;
+    int min_tokens = 0;
     bool ignore_eos = false;
     int logprobs = -1;
     // For diffusion models.

@@ -259,7 +259,8 @@ def test_models_that_cannot_be_opened(call, kind, words):
     ({"top_p": 2}, mr.UsageError), ({"top_k": -1}, mr.UsageError), ({"min_p": 9}, mr.UsageError),
     ({"max_tokens": -2}, mr.UsageError), ({"seed": -1}, mr.UsageError),
     ({"seed": 1 << 64}, mr.UsageError), ({"seed": 1.5}, TypeError),
-    ({"repeat_window": -1}, mr.UsageError), ({"logprobs": 21}, mr.UsageError),
+    ({"repeat_window": -2}, mr.UsageError), ({"min_tokens": -1}, mr.UsageError),
+    ({"stop_ids": ["a"]}, TypeError), ({"logprobs": 21}, mr.UsageError),
     ({"max_tokens": "a"}, TypeError), ({"max_tokens": 1 << 40}, TypeError),
     ({"stop": [1]}, TypeError), ({"max_token": 3}, TypeError), ({"temperature": [1]}, TypeError),
 ], ids=str)

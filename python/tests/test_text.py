@@ -18,6 +18,9 @@ from conftest import DEVICE
      {"top_k": 5, "top_p": 0.7, "min_p": 0, "repeat_penalty": 1.3}),
     ("The dog", 5, ["--stop", "."], {"stop": "."}),
     ("Ça va, 你好", 1, ["--ignore-eos"], {"ignore_eos": True}),
+    ("Once", 2, ["--repeat-penalty", "1.2", "--repeat-last-n", "-1", "--min-tokens", "20", "--stop", "e"],
+     {"repeat_penalty": 1.2, "repeat_window": -1, "min_tokens": 20, "stop": "e"}),
+    ("Once", 4, ["--stop-id", "13", "--stop-id", "260"], {"stop_ids": (13, 260)}),
 ])
 def test_texts_are_those_of_the_program(model, program, prompt, seed, words, options):
     said = json.loads(program("run", "-p", prompt, "-n", "60", "--seed", str(seed), "--json",

@@ -33,20 +33,32 @@ void add_sampling_options(const Command& command, decode::GenerateOptions& optio
         .range(0.0, 1.0)
         .shows_default();
     command
-        .add_option("--repeat-penalty", sampling.repeat_penalty,
+        .add_option("--repeat-penalty,--repetition-penalty", sampling.repeat_penalty,
                     "Above 1: recent tokens become less probable")
         .range(0.01, 100.0)
         .shows_default();
     command
-        .add_option("--repeat-window", options.repeat_window,
-                    "Tokens the repetition penalty looks back")
-        .range(0, kMost)
+        .add_option("--repeat-window,--repeat-last-n", options.repeat_window,
+                    "Tokens the repetition penalty looks back; -1: the whole text")
+        .range(-1, kMost)
         .shows_default()
         .rare();
     command.add_option("--seed", sampling.seed, "Same seed, same text; default: random");
     command.add_option("--stop", options.stop, "Stop before this text; may be repeated")
         .repeatable()
         .shown_as("WORDS");
+    command
+        .add_option("--stop-id", options.stop_ids,
+                    "Stop at this token, as at the end-of-text token; may be repeated")
+        .repeatable()
+        .shown_as("ID")
+        .rare();
+    command
+        .add_option("--min-tokens", options.min_tokens,
+                    "Generate at least N tokens: nothing ends the text before")
+        .range(0, kMost)
+        .shows_default()
+        .rare();
     command.add_flag("--ignore-eos", options.ignore_end, "Go on past the end-of-text token");
     command.group(kOptions);
 }

@@ -28,22 +28,42 @@ using ops::TokenLogprob;
 // Text that is not kept is only passed to OnText.
 enum class Keep { nothing, words, all };  // words: ids and text; all: with their probabilities
 
+// A token of a prompt, as the model predicted it.
+struct PromptToken {
+    std::int32_t id = 0;
+    std::int64_t rank = 0;  // 1: the most probable token; 0: the first one, which nothing predicts
+    DrawnLogprobs logprobs{};  // of the first one: empty
+};
+
 struct GenerateOptions {
     int max_tokens = 256;
     ops::SampleParams sampling;
-    // The repetition penalty looks at this many of the last tokens; in a stream at
-    // model::most_recent() at most.
+    // The repetition penalty looks at this many of the last tokens (-1: all of them); in a stream
+    // at model::most_recent() at most.
     int repeat_window = 64;
     ops::Adjustments adjust{};
     // Makes the filter of tokens that may come next, one for each text; none: all tokens may.
     std::function<std::unique_ptr<ops::TokenFilter>()> filter{};
-    std::vector<std::string> stop;  // generation ends before any of these; they are left out
-    bool ignore_end = false;        // go on past the end-of-text token
+    std::vector<std::string> stop;         // generation ends before any of these; they are left out
+    std::vector<std::int32_t> stop_ids{};  // further tokens that end the text, as an end token does
+    bool ignore_end = false;  // go on past the end-of-text token; stop_ids still end the text
+    // Tokens before which nothing ends the text: no end token is drawn, and stop strings are text.
+    // A filter that leaves only an end comes first.
+    int min_tokens = 0;
+    bool include_stop = false;  // the stop string, or the token of stop_ids, is a part of the text
+    bool show_special = false;  // the text has the names of special tokens
     // Log-probabilities of every token, and of this many of the most probable ones (0: only the
     // token's own); -1: none. The text has the same bits either way.
     int logprobs = -1;
     // Prompts share cache pages only with prompts of the same salt, e.g. one salt per user.
     std::uint64_t cache_salt = 0;
+    // Use pages of the cache that other prompts have filled, and leave this prompt's to others. The
+    // text has the same bits either way.
+    bool share_prompt = true;
+    // Log-probabilities of the prompt's tokens (on_prompt), each with this many of the most
+    // probable ones; -1: none. The whole prompt is then computed, and may have no answer
+    // (max_tokens 0).
+    int prompt_logprobs = -1;
     model::Stream stream{};        // where the text may be longer than the context
     DiffusionOptions diffusion{};  // for a diffusion model
     // Called after every pass with the open block: its tokens, and which of them are settled.
@@ -51,6 +71,8 @@ struct GenerateOptions {
     // Called with every token as soon as it is known, with its log-probabilities if options ask for
     // them: before its text; with an end token after all text.
     std::function<void(std::int32_t, const DrawnLogprobs*)> on_token;
+    // Called once with the tokens of the prompt, before on_token, if prompt_logprobs asks for them.
+    std::function<void(std::vector<PromptToken>)> on_prompt;
     Keep keep = Keep::all;
     // Polled before every pass and between parts of a long prompt; true ends the generation.
     std::function<bool()> cancelled;

@@ -69,16 +69,18 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     const std::int64_t context =
         options.stream ? model::Engine::kMostPositions : engine_.most_positions();
     const auto tokens = static_cast<std::int64_t>(prompt.size());
-    if (tokens >= context) {
+    const bool answers = options.max_tokens > 0 || options.prompt_logprobs < 0;
+    if (tokens + (answers ? 1 : 0) > context) {
         throw Error::input(
             {.field = "prompt",
              .value = std::to_string(tokens) + " tokens",
              .problem = "does not fit into the context of " + std::to_string(context) +
-                        " (one token must be left for the answer)",
+                        (answers ? " (one token must be left for the answer)" : ""),
              .remedy = "shorten it, use --context streaming, or raise --ctx (and --pool "
                        "where it is given)"});
     }
     engine_.require_tokens(prompt);  // an invalid request must not end the others
+    engine_.require_tokens(options.stop_ids);
     auto request = std::make_unique<Request>();
     request->id = next_id_++;
     request->live = live >= 0;
@@ -91,22 +93,27 @@ Scheduler::Id Scheduler::add(std::vector<std::int32_t> prompt, GenerateOptions o
     request->cut = engine_.cut();
     request->out.prompt_tokens = tokens;
     if (tokenizer) {
-        request->text.emplace(*tokenizer, options.stop, begins_text(*tokenizer, prompt));
-    }
-    if (options.filter) {
-        request->filter = std::make_unique<DrawnFilter>(
-            options.filter(), [this](std::int32_t token) { return ends_text(token); });
+        request->text.emplace(
+            *tokenizer, options.stop, begins_text(*tokenizer, prompt),
+            TextStream::Shown{.stop = options.include_stop, .special = options.show_special});
     }
     request->prompt = std::move(prompt);
     request->options = std::move(options);
     request->on_text = std::move(on_text);
+    request->publishes = request->options.share_prompt && !request->scores();
+    MR_CHECK(!request->scores() || !request->live, "a prompt that is scored is computed whole");
+    if (std::unique_ptr<ops::TokenFilter> filter = filter_of(*request)) {
+        request->filter = std::make_unique<DrawnFilter>(
+            std::move(filter),
+            [this, r = request.get()](std::int32_t token) { return ends_text(r->options, token); });
+    }
     if (engine_.model().spec.diffusion) open_blocks(*request);
     // Where a prompt may be cut anywhere, all forms give the same bits.
     request->form =
         engine_.cut() == 1 ? model::Form::prompt : model::form_of_prompt(request->prefix - held);
     request->plain = engine_.plain_positions(request->options.stream, request->form);
     const Id id = request->id;
-    if (request->most <= 0) {
+    if (request->most <= 0 && !request->scores()) {
         ended_.emplace(id, std::pair(std::move(request->out), nullptr));
     } else {
         waiting_.push_back(std::move(request));
@@ -203,7 +210,8 @@ bool Scheduler::reserve(Request& request, std::optional<model::KvCache::PageCopy
         return true;
     }
     const auto tokens = static_cast<std::int64_t>(request.prompt.size());
-    const std::int64_t length = tokens + request.most - (request.blocks ? 0 : 1);
+    const std::int64_t length =
+        tokens + std::max<std::int64_t>(request.most, 1) - (request.blocks ? 0 : 1);
     for (const bool shares : {true, false}) {
         if (shares && !request.publishes) continue;
         request.seq = cache.open();
@@ -236,7 +244,7 @@ bool Scheduler::admit(Request& request) {
     std::optional<model::KvCache::PageCopy> copy;
     if (!reserve(request, copy)) return false;
     if (copy) engine_.copy_page(copy->to, copy->from);
-    if (!request.blocks) open_slot(request);
+    if (!request.blocks && request.most > 0) open_slot(request);
     request.ledger_before = engine_.ledger();
     if (request.leader) {
         request.leader->followers.push_back(&request);
@@ -253,7 +261,8 @@ bool Scheduler::admit(Request& request) {
 void Scheduler::open_slot(Request& request) {
     model::DrawParams params;
     params.sampling = request.options.sampling;
-    params.window = std::max(request.options.repeat_window, 0);
+    params.window = request.options.repeat_window;
+    if (params.window < 0) params.window = model::Generation::kWholeText;
     // In a stream, a penalty on the whole text applies to the visible part: the list has a limit.
     if (request.options.stream) {
         params.window = std::min(params.window, model::most_recent(request.options.stream));
@@ -288,7 +297,7 @@ void Scheduler::add_pieces(std::int64_t budget, std::int64_t room) {
     if (piece_limit_ > 0) budget = std::min(budget, piece_limit_);
     for (const RequestPtr& request : running_) {
         Request& r = *request;
-        if (r.ended || r.leader || r.prefilled()) continue;
+        if (r.ended || r.leader || r.prefilled() || r.scores()) continue;
         std::int64_t piece = std::min(budget, r.prefix - r.done);
         const bool last = r.done + piece == r.prefix;
         if (!last) piece = (r.done + piece) / r.cut * r.cut - r.done;
@@ -314,6 +323,7 @@ void Scheduler::add_pieces(std::int64_t budget, std::int64_t room) {
 // Returns whether the pass decodes.
 bool Scheduler::launch() {
     if (engine_.model().spec.diffusion) return launch_blocks();
+    if (score_piece()) return false;
     items_.clear();
     pieces_.clear();
     for (const RequestPtr& request : running_) {
@@ -330,7 +340,7 @@ bool Scheduler::launch() {
     // first.
     const auto young = [](const RequestPtr& r) { return r->ended || r->launched <= 1; };
     const auto unfilled = [](const RequestPtr& r) {
-        return !r->ended && !r->leader && !r->prefilled();
+        return !r->ended && !r->leader && !r->prefilled() && !r->scores();
     };
     if (std::all_of(running_.begin(), running_.end(), young) &&
         std::any_of(running_.begin(), running_.end(), unfilled)) {
@@ -360,7 +370,7 @@ bool Scheduler::launch() {
 
 // Submits the pass described by items_ and pieces_; `rows` of it decode. `guesses`: fill guesses_
 // for places_ instead of returning logits.
-void Scheduler::submit(std::int64_t rows, bool guesses) {
+Tensor Scheduler::submit(std::int64_t rows, bool guesses) {
     std::int64_t tokens = 0;
     for (const auto& [request, piece] : pieces_) tokens += piece;
     ++totals_.passes;
@@ -372,16 +382,18 @@ void Scheduler::submit(std::int64_t rows, bool guesses) {
     const double begin = recorder_ ? recorder_->now() : 0;
     const bool on_host = std::any_of(filling_.begin(), filling_.end(),
                                      [](const Request* request) { return request->on_host; });
+    Tensor logits;
     if (guesses && on_host) {
         decode::guess_on_host(engine_, engine_.submit(items_), places_, guesses_, host_scratch_);
     } else if (guesses) {
         engine_.submit(items_, places_, guesses_);
     } else {
-        engine_.submit(items_);
+        logits = engine_.submit(items_);
     }
     if (const std::vector<Stage> stages = engine_.take_stages(); recorder_ && !stages.empty()) {
         recorder_->add_stages(stages, begin, engine_.stage_bytes() * stages.size());
     }
+    return logits;
 }
 
 // A piece of the request's prompt was launched.
@@ -394,7 +406,7 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
         const auto plain = static_cast<std::size_t>(std::min(r.done, r.plain));
         cache.publish(r.seq, std::span(r.prompt).first(plain), r.form, false, r.options.cache_salt);
     }
-    if (!r.blocks) r.drew();
+    if (!r.blocks && r.most > 0) r.drew();
     r.ledger_prefilled = engine_.ledger();
     for (Request* const follower : r.followers) {
         cache.advance(follower->seq, r.done);
@@ -406,7 +418,7 @@ void Scheduler::launched(Request& r, std::int64_t piece) {
         follower->ledger_prefilled = engine_.ledger();
     }
     r.followers.clear();
-    if (!r.blocks) r.draws = {r.slot};
+    if (!r.blocks && r.most > 0) r.draws = {r.slot};
 }
 
 // ---- the end of a request ---------------------------------------------------------------------

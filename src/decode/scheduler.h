@@ -71,15 +71,19 @@ class Scheduler {
     Request* leader_of(const Request& request) const;
     void open_slot(Request& request);
     bool launch();
-    void submit(std::int64_t rows, bool guesses = false);
+    Tensor submit(std::int64_t rows, bool guesses = false);
     std::int64_t pieces_beside(std::int64_t rows) const;
     void add_pieces(std::int64_t budget, std::int64_t room);
+    bool score_piece();
+    void score(Request& request, Tensor logits);
     void launched(Request& request, std::int64_t piece);
     void read();
     std::int64_t ahead_of(const Request& request) const;
-    bool ends_text(std::int32_t token) const;
+    bool ends_text(const GenerateOptions& options, std::int32_t token) const;
+    std::unique_ptr<ops::TokenFilter> filter_of(const Request& request);
     void read_one(Request& request);
     void take_token(Request& request, std::int32_t token);
+    void deliver(Request& request, const std::string& text);
     void fail(Request& request, const Error& error);
     // Diffusion texts.
     void open_blocks(Request& request);
@@ -99,6 +103,8 @@ class Scheduler {
     std::vector<RequestPtr> running_;  // in the order of admission
     std::map<Id, std::pair<Generated, std::exception_ptr>> ended_;
     Id next_id_ = 1;
+    std::optional<std::vector<std::int32_t>> model_ends_;  // its end tokens, once they are needed
+    bool scored_ = false;           // the last pass computed a prompt's log-probabilities
     std::int64_t piece_limit_ = 0;  // prompt tokens in a pass where cancelling must be quick
     std::vector<model::BatchItem> items_;
     std::vector<std::pair<Request*, std::int64_t>> pieces_;  // of the pass: request and token count

@@ -20,11 +20,14 @@ void Scheduler::open_blocks(Request& r) {
     if (r.options.sampling.repeat_penalty != 1) {
         refuse("--repeat-penalty", "diffusion models do not support it", "use --repeat-penalty 1");
     }
+    if (r.options.min_tokens > 0) {
+        refuse("--min-tokens", "diffusion models do not support it", "leave it out");
+    }
     if (r.options.adjust || r.filter) {
         refuse("adjusted logits", "diffusion models do not support them",
                "leave out bias, penalties and grammars");
     }
-    if (r.options.logprobs >= 0) {
+    if (r.options.logprobs >= 0 || r.scores()) {
         refuse("--logprobs", "diffusion models do not support it", "leave it out");
     }
     MR_CHECK(!r.live, "a text that is filled in has a sequence of its own");
@@ -44,7 +47,8 @@ void Scheduler::open_blocks(Request& r) {
     r.cut = std::lcm(r.cut, r.blocks->cut());
     // A page is looked up by the tokens up to its end, so its content must depend on these alone. A
     // block length other than the engine's is another mask: other keys and values.
-    r.publishes = r.prefix > 0 && model::KvCache::kPageTokens % r.blocks->cut() == 0 &&
+    r.publishes = r.publishes && r.prefix > 0 &&
+                  model::KvCache::kPageTokens % r.blocks->cut() == 0 &&
                   block == engine_.options().block;
 }
 

@@ -2,9 +2,18 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "decode/least_tokens.h"
 #include "decode/scheduler_request.h"
 
 namespace mr::decode {
+namespace {
+
+bool is_stop_id(const GenerateOptions& options, std::int32_t token) {
+    return std::find(options.stop_ids.begin(), options.stop_ids.end(), token) !=
+           options.stop_ids.end();
+}
+
+}  // namespace
 
 const char* stop_reason_name(StopReason reason) {
     switch (reason) {
@@ -56,10 +65,32 @@ std::int64_t Scheduler::ahead_of(const Request& r) const {
     return r.live ? 0 : r.filter ? std::min<std::int64_t>(ahead, 1) : ahead;
 }
 
-bool Scheduler::ends_text(std::int32_t token) const {
+bool Scheduler::ends_text(const GenerateOptions& options, std::int32_t token) const {
+    if (is_stop_id(options, token)) return true;
+    if (options.ignore_end && !options.filter) return false;
     const text::Tokenizer* tokenizer = engine_.model().tokenizer.get();
     return (tokenizer && tokenizer->is_end_of_generation(token)) ||
            engine_.model().generation.ends_at(token);
+}
+
+// None: all tokens may come.
+std::unique_ptr<ops::TokenFilter> Scheduler::filter_of(const Request& r) {
+    std::unique_ptr<ops::TokenFilter> own;
+    if (r.options.filter) own = r.options.filter();
+    if (r.options.min_tokens <= 0) return own;
+    const std::int64_t vocab = engine_.model().spec.vocab;
+    if (!model_ends_) {
+        model_ends_.emplace();
+        for (std::int32_t id = 0; id < vocab; ++id) {
+            if (ends_text({}, id)) model_ends_->push_back(id);
+        }
+    }
+    std::vector<std::int32_t> ends = r.options.stop_ids;
+    if (!r.options.ignore_end || own) {
+        ends.insert(ends.end(), model_ends_->begin(), model_ends_->end());
+    }
+    if (ends.empty()) return own;
+    return std::make_unique<LeastTokens>(std::move(own), ends, r.options.min_tokens, vocab);
 }
 
 void Scheduler::read_one(Request& r) {
@@ -95,24 +126,28 @@ void Scheduler::fail(Request& r, const Error& error) {
     finish(r, StopReason::cancelled);
 }
 
+void Scheduler::deliver(Request& r, const std::string& text) {
+    const observe::Span span(recorder_, "print");
+    if (r.keeps_words()) r.out.text += text;
+    r.refused = !text.empty() && r.on_text && !r.on_text(text);
+}
+
 // Handles a new token: it becomes text, or ends it.
 void Scheduler::take_token(Request& r, std::int32_t token) {
     const auto tell = [&] {
         if (!r.options.on_token) return;
         r.options.on_token(token, r.out.logprobs.empty() ? nullptr : &r.out.logprobs.back());
     };
-    if (ends_text(token) && (!r.options.ignore_end || r.filter)) {
-        r.out.end_token = true;
+    if (ends_text(r.options, token)) {
+        r.out.end_token = !(r.options.include_stop && is_stop_id(r.options, token));
+        if (!r.out.end_token && r.text) deliver(r, r.text->push(token));
         finish(r, StopReason::end_of_text);  // delivers text that was held back
         return tell();
     }
     tell();
     if (r.filter) r.filter->accept(token);
     if (r.text) {
-        const std::string text = r.text->push(token);
-        const observe::Span span(recorder_, "print");
-        if (r.keeps_words()) r.out.text += text;
-        r.refused = !text.empty() && r.on_text && !r.on_text(text);
+        deliver(r, r.text->push(token, r.known > r.options.min_tokens));
         if (r.refused) return finish(r, StopReason::cancelled);
         if (r.text->stopped()) return finish(r, StopReason::stop_string);
     }

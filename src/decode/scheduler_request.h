@@ -43,6 +43,7 @@ struct Scheduler::Request {
     std::optional<model::KvCache::PageCopy> copy;  // to do when the leader's prompt is computed
 
     std::int64_t done = 0;                 // prompt tokens in the cache, or launched
+    std::vector<PromptToken> scored;       // of the prompt's tokens, so far
     std::int64_t launched = 0, known = 0;  // number of draws
     bool asked_to_stop = false;            // cancel()
     bool refused = false;                  // on_text returned false
@@ -54,6 +55,8 @@ struct Scheduler::Request {
 
     std::int64_t plain = 0;  // Engine::plain_positions(): positions that other texts may share
     bool prefilled() const { return done == prefix; }
+    // Its prompt's log-probabilities are asked for: it is computed in passes of its own.
+    bool scores() const { return options.prompt_logprobs >= 0; }
     // Counts a launched draw.
     void drew() {
         ++launched;

@@ -6,34 +6,36 @@
 namespace mr::decode {
 
 TextStream::TextStream(const text::Tokenizer& tokenizer, std::vector<std::string> stops,
-                       bool at_start)
-    : decoder_(tokenizer, {.skip_special = true, .at_start = at_start}), stops_(std::move(stops)) {
+                       bool at_start, Shown shown)
+    : decoder_(tokenizer, {.skip_special = !shown.special, .at_start = at_start}),
+      stops_(std::move(stops)),
+      shows_stop_(shown.stop) {
     std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
-std::string TextStream::push(std::int32_t token) {
-    return stopped_ ? std::string() : filter(decoder_.push(token));
+std::string TextStream::push(std::int32_t token, bool heed) {
+    return stopped_ ? std::string() : filter(decoder_.push(token), heed);
 }
 
 std::string TextStream::finish() {
     if (stopped_) return {};
-    std::string text = filter(decoder_.flush());
+    std::string text = filter(decoder_.flush(), true);
     if (!stopped_) text += std::exchange(held_, {});
     return text;
 }
 
-std::string TextStream::filter(std::string_view text) {
+std::string TextStream::filter(std::string_view text, bool heed) {
     held_ += text;
     std::size_t found = std::string::npos;
     for (const std::string& stop : stops_) {
-        const std::size_t at = held_.find(stop);
+        const std::size_t at = heed ? held_.find(stop) : found;
         if (at >= found) continue;
         found = at;
         stopped_by_ = stop;
     }
     if (found != std::string::npos) {
         stopped_ = true;
-        held_.resize(found);
+        held_.resize(found + (shows_stop_ ? stopped_by_.size() : 0));
         return std::exchange(held_, {});
     }
     // Hold back the longest suffix of the text that is a prefix of a stop string.

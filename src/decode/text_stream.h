@@ -13,23 +13,30 @@ namespace mr::decode {
 
 class TextStream {
   public:
+    struct Shown {
+        bool stop = false;     // the stop string is a part of the text
+        bool special = false;  // and so are special tokens
+    };
     // `at_start`: the text begins here rather than after a prompt. The tokenizer must outlive the
     // object.
-    TextStream(const text::Tokenizer& tokenizer, std::vector<std::string> stops, bool at_start);
+    TextStream(const text::Tokenizer& tokenizer, std::vector<std::string> stops, bool at_start,
+               Shown shown = {false, false});
 
     // Takes the next token and returns the text that can be shown now. If a stop string is
-    // complete, returns the text before it, and nothing after that.
-    std::string push(std::int32_t token);
+    // complete, returns the text before it (or up to its end), and nothing after that. `heed`:
+    // false for a token with which no stop string may end.
+    std::string push(std::int32_t token, bool heed = true);
     // The text is over: returns what was held back.
     std::string finish();
     bool stopped() const { return stopped_; }
     const std::string& stopped_by() const { return stopped_by_; }
 
   private:
-    std::string filter(std::string_view text);
+    std::string filter(std::string_view text, bool heed);
 
     text::StreamDecoder decoder_;
     std::vector<std::string> stops_;
+    const bool shows_stop_;
     std::string held_;
     bool stopped_ = false;
     std::string stopped_by_;

@@ -96,6 +96,10 @@ void Answer::begin_stream() {
     exchange_->write(events);
 }
 
+void Answer::prompt(int choice, std::vector<decode::PromptToken> tokens) {
+    choices_[static_cast<std::size_t>(choice)].prompt = std::move(tokens);
+}
+
 void Answer::token(int choice, std::int32_t id, const decode::DrawnLogprobs* logprobs) {
     ChoiceText& c = choices_[static_cast<std::size_t>(choice)];
     if (!std::exchange(c.drew, true)) {
@@ -125,6 +129,7 @@ void Answer::send_piece(int choice) {
     c.begun = true;
     c.text.clear();
     c.tokens.clear();
+    c.prompt.clear();
     c.fresh = 0;
 }
 
@@ -134,7 +139,7 @@ void Answer::ended(int choice, const decode::Generated& made) {
     c.reason = made.reason;
     c.stopped_by = made.stopped_by;
     c.drawn = made.drawn;
-    if (made.end_token && !c.tokens.empty()) c.tokens.pop_back();
+    if (made.end_token && !c.tokens.empty() && !format_->keeps_end()) c.tokens.pop_back();
     usage_.completion += made.drawn;
     // A prompt counts once, however many choices it has.
     if (choice % choices_a_prompt_ == 0) usage_.found += made.found;

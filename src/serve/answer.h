@@ -30,7 +30,8 @@ struct TokenInfo {
 struct ChoiceText {
     std::string text{};
     std::vector<TokenInfo> tokens{};
-    int fresh = 0;  // tokens in `text`
+    std::vector<decode::PromptToken> prompt{};  // if its log-probabilities are asked for
+    int fresh = 0;                              // tokens in `text`
     bool drew = false, begun = false, ended = false;
     decode::StopReason reason = decode::StopReason::length;
     std::string stopped_by{};
@@ -74,6 +75,8 @@ class Format {
     virtual std::string last(const Usage& usage) = 0;  // after all choices
     virtual std::string failed(const Failure& failure) = 0;
     virtual bool anthropic() const { return false; }  // its failures have another format
+    // Whether an end token that was drawn has log-probabilities, too.
+    virtual bool keeps_end() const { return false; }
     virtual std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) = 0;
 };
 
@@ -82,6 +85,7 @@ class Answer final : public Sink {
     Answer(ExchangePtr exchange, std::unique_ptr<Format> format, int choices, bool stream,
            std::int64_t prompt_tokens, int choices_a_prompt);
 
+    void prompt(int choice, std::vector<decode::PromptToken> tokens) override;
     void token(int choice, std::int32_t id, const decode::DrawnLogprobs* logprobs) override;
     void text(int choice, std::string_view piece) override;
     void block(int choice, std::span<const std::int32_t> tokens,
@@ -121,6 +125,9 @@ struct FormatOptions {
     bool include_blocks = false;
     bool verbose_usage = false;
     int logprobs = -1;                 // number of most probable tokens; -1: not asked for
+    bool echo_logprobs = false;        // also of the prompt's tokens, before the others
+    int prompt_logprobs = -1;          // the same in vLLM's field
+    bool shows_special = false;        // the texts have special tokens
     int choices = 1;                   // of each prompt
     std::vector<bool> begins{};        // by prompt: its choices begin a text
     std::vector<std::string> echo{};   // by prompt: the text before its choices' own

@@ -80,6 +80,7 @@ const std::vector<Api::Route>& Api::routes() {
         {"POST", "/v1/embeddings", "embeddings", &Api::embeddings},
         {"POST", "/v1/messages", "messages", &Api::messages},
         {"POST", "/v1/messages/count_tokens", "count_tokens", &Api::count_tokens},
+        {"GET", "/tokenizer_info", nullptr, &Api::tokenizer_info},
         {"POST", "/tokenize", "tokenize", &Api::tokenize},
         {"POST", "/detokenize", "detokenize", &Api::detokenize},
         {"POST", "/apply-template", "apply_template", &Api::apply_template}};

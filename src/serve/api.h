@@ -90,6 +90,7 @@ class Api {
     // api_text.cpp
     void tokenize(const Call& call);
     void detokenize(const Call& call);
+    void tokenizer_info(const Call& call);
     void apply_template(const Call& call);
     void count_tokens(const Call& call);
     void embeddings(const Call& call);
@@ -137,6 +138,9 @@ class Api {
     // Texts or token ids: "prompt" and "input". `more`: tokens that must fit after them.
     std::vector<std::vector<std::int32_t>> token_lists(const Fields& fields, const char* name,
                                                        std::size_t most, int more = 1) const;
+    std::vector<std::int32_t> token_ids(formats::JsonValue list, const char* name) const;
+    // The log-probabilities of all prompts must have room: `entries` for each of their tokens.
+    static void require_scores(std::size_t tokens, int entries);
     std::vector<std::int32_t> encode(std::string_view text, const char* field, int more) const;
     void require_fits(std::size_t tokens, const char* field, int more = 1) const;
     FormatOptions format_options(const char* prefix, const Fields& fields) const;

@@ -113,6 +113,12 @@ void add_block(std::vector<ChatMessage>& out, JsonValue block, const std::string
         out.push_back(std::move(made));
         return;
     }
+    // The thinking of earlier turns is not repeated to the model.
+    const bool thinking = type == "thinking", redacted = type == "redacted_thinking";
+    if (role == "assistant" && (thinking || redacted)) {
+        text_of(block, thinking ? "thinking" : "data", field);
+        return;
+    }
     if (out.empty() || out.back().role != role) out.push_back({role});
     if (type == "tool_use" && role == "assistant") {
         const JsonValue input = block["input"];
@@ -122,7 +128,9 @@ void add_block(std::vector<ChatMessage>& out, JsonValue block, const std::string
     } else if (type == "text") {
         out.back().content += text_of(block, "text", field);
     } else {
-        wrong(field, "must be text, an assistant's tool_use or a user's tool_result");
+        wrong(field,
+              "must be text, an assistant's tool_use, thinking or redacted_thinking, or a user's "
+              "tool_result");
     }
 }
 

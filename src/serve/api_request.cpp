@@ -14,6 +14,15 @@ namespace {
 constexpr int kUsualTokens = 2048;       // default number of tokens
 constexpr std::size_t kMostStop = 1024;  // bytes of a stop string
 
+// Which of a field's two names the request uses.
+const char* one_name(const Fields& fields, const char* name, const char* other) {
+    if (!fields.given(other)) return name;
+    if (fields.given(name) && fields.number(name, 0) != fields.number(other, 0)) {
+        wrong(other, fmt::format("is another name of '{}', which has another value", name));
+    }
+    return other;
+}
+
 }  // namespace
 
 void Api::require_model(const std::string& asked) const {
@@ -39,14 +48,29 @@ decode::GenerateOptions Api::generate_options(const Fields& fields) const {
     s.top_k = static_cast<std::int32_t>(
         std::max<std::int64_t>(fields.integer("top_k", advice.top_k.value_or(0)), 0));
     s.min_p = static_cast<float>(fields.number("min_p", advice.min_p.value_or(0.0F)));
-    s.repeat_penalty = static_cast<float>(
-        fields.number("repetition_penalty", advice.repeat_penalty.value_or(1.0F)));
-    out.repeat_window = static_cast<int>(
-        fields.integer("repeat_window", advice.repeat_window.value_or(out.repeat_window)));
+    s.repeat_penalty =
+        static_cast<float>(fields.number(one_name(fields, "repetition_penalty", "repeat_penalty"),
+                                         advice.repeat_penalty.value_or(1.0F)));
+    out.repeat_window =
+        static_cast<int>(fields.integer(one_name(fields, "repeat_window", "repeat_last_n"),
+                                        advice.repeat_window.value_or(out.repeat_window)));
     s.seed = fields.given("seed") ? static_cast<std::uint64_t>(fields.integer("seed", 0))
                                   : std::uint64_t{std::random_device{}()};
     out.adjust = adjustments(fields);
     out.ignore_end = fields.flag("ignore_eos");
+    if (const auto ids = fields.find("stop_token_ids")) {
+        out.stop_ids = token_ids(*ids, "stop_token_ids");
+    }
+    out.include_stop = fields.flag("include_stop_str_in_output");
+    out.min_tokens = static_cast<int>(fields.integer("min_tokens", 0));
+    if (out.min_tokens > 0) require_autoregressive("min_tokens");
+    out.show_special = !fields.flag("skip_special_tokens", true);
+    out.share_prompt = fields.flag("cache_prompt", true);
+    out.prompt_logprobs = static_cast<int>(fields.integer("prompt_logprobs", -1));
+    if (out.prompt_logprobs >= 0) {
+        require_autoregressive("prompt_logprobs");
+        if (fields.flag("stream")) wrong("prompt_logprobs", "is not for streams");
+    }
     for (const char* const name : {"stop", "stop_sequences"}) {
         for (std::string& stop : fields.texts(name)) {
             if (stop.size() > kMostStop) wrong(name, "has a text longer than 1024 bytes");
@@ -86,33 +110,33 @@ std::vector<std::int32_t> Api::encode(std::string_view text, const char* field, 
     return ids;
 }
 
+std::vector<std::int32_t> Api::token_ids(formats::JsonValue list, const char* name) const {
+    std::vector<std::int32_t> ids;
+    ids.reserve(list.size());
+    for (const formats::JsonValue id : list) {
+        if (!id.is_integer_in(0, desk_.model().spec.vocab - 1)) {
+            wrong(name, fmt::format("has {}, which is not a token of this model", id.shown(40)));
+        }
+        ids.push_back(id.get<std::int32_t>());
+    }
+    return ids;
+}
+
 std::vector<std::vector<std::int32_t>> Api::token_lists(const Fields& fields, const char* name,
                                                         std::size_t most, int more) const {
     const formats::JsonValue value = *fields.find(name);
     std::vector<std::vector<std::int32_t>> out;
-    const auto ids_of = [&](formats::JsonValue list) {
-        std::vector<std::int32_t> ids;
-        ids.reserve(list.size());
-        for (const formats::JsonValue id : list) {
-            if (!id.is_integer_in(0, desk_.model().spec.vocab - 1)) {
-                wrong(name,
-                      fmt::format("has {}, which is not a token of this model", id.shown(40)));
-            }
-            ids.push_back(id.get<std::int32_t>());
-        }
-        return ids;
-    };
     if (value.is_string()) {
         out.push_back(encode(value.text(), name, more));
     } else if (value.is_array() && !value.empty() && value.front().is_number()) {
-        out.push_back(ids_of(value));
+        out.push_back(token_ids(value, name));
     } else if (value.is_array()) {
         if (value.size() > most) wrong(name, fmt::format("has more than {} entries", most));
         for (const formats::JsonValue item : value) {
             if (item.is_string()) {
                 out.push_back(encode(item.text(), name, more));
             } else if (item.is_array()) {
-                out.push_back(ids_of(item));
+                out.push_back(token_ids(item, name));
             } else {
                 wrong(name, fmt::format("has a {} among texts and lists of ids", item.type_name()));
             }

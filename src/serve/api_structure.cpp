@@ -110,6 +110,30 @@ std::optional<grammar::ToolChoice> anthropic_choice(JsonValue choice,
           fmt::format("is {}, which is not one of the tools", printable(name.shown(), 100)));
 }
 
+// Anthropic's output_config as OpenAI's response_format; null: it asks for no format.
+formats::JsonDocument openai_format(JsonValue config) {
+    const auto format = config.find_set("format");
+    if (!format) return {};
+    const JsonValue type = (*format)["type"];
+    if (!(type == "json_schema")) wrong("output_config.format.type", "must be 'json_schema'");
+    const JsonValue schema = (*format)["schema"];
+    if (!schema.is_object()) wrong("output_config.format.schema", "must be a schema");
+    formats::JsonWriter json;
+    json.begin_object().member("type", "json_schema").key("json_schema").begin_object();
+    json.key("schema").raw(formats::dump_in_file_order(schema)).end_object().end_object();
+    return formats::JsonDocument::parse(json.text(), "", "", {.values = kMostValues});
+}
+
+// A fault of such a format, at its place in the request.
+Error anthropic_path(const Error& error) {
+    constexpr std::string_view kOpenAi = "response_format.json_schema";
+    ErrorInfo info = error.info();
+    if (info.field.starts_with(kOpenAi)) {
+        info.field = "output_config.format" + info.field.substr(kOpenAi.size());
+    }
+    return {error.kind(), info};
+}
+
 // Removes bans from the biases: under a grammar the filter applies them, since it knows whether
 // other tokens are left.
 std::vector<std::int32_t> take_banned(ops::Adjustments& adjust) {
@@ -189,7 +213,10 @@ Api::Tools Api::tools(const Fields& fields, bool anthropic) {
 
 void Api::bind(decode::GenerateOptions& options, FormatOptions& format, const Fields& fields,
                const Tools& tools) {
-    const JsonValue wanted = fields.find("response_format").value_or(JsonValue());
+    JsonValue wanted = fields.find("response_format").value_or(JsonValue());
+    const auto config = fields.find("output_config");
+    const formats::JsonDocument own = config ? openai_format(*config) : formats::JsonDocument();
+    if (config) wanted = own.root();
     const bool formatted = !wanted.is_null() && !(wanted["type"] == "text");
     if (!formatted && tools.list.empty()) return;
     const char* const field = tools.list.empty() ? "response_format" : "tools";
@@ -206,7 +233,7 @@ void Api::bind(decode::GenerateOptions& options, FormatOptions& format, const Fi
     try {
         options.filter = filter(wanted, tools, take_banned(options.adjust));
     } catch (const Error& error) {
-        if (!error.info().field.empty()) throw;
+        if (!error.info().field.empty()) throw config ? anthropic_path(error) : error;
         throw Failure::bad(field, error.what(), "not_supported");  // by the model
     }
 }

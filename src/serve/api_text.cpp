@@ -109,9 +109,10 @@ void Api::embeddings(const Call& call) {
 void Api::tokenize(const Call& call) {
     const Fields& fields = call.fields;
     const std::string text = fields.text("content", fields.text("prompt"));
+    const bool vllm = !fields.given("content");
     const std::vector<std::int32_t> ids = tokenizer_.encode(
-        text,
-        {.add_special = fields.flag("add_special"), .parse_special = fields.flag("parse_special")});
+        text, {.add_special = fields.flag("add_special_tokens", fields.flag("add_special", vllm)),
+               .parse_special = fields.flag("parse_special", vllm)});
     const bool pieces = fields.flag("with_pieces");
     JsonWriter json;
     json.begin_object().key("tokens").begin_array();
@@ -124,6 +125,22 @@ void Api::tokenize(const Call& call) {
     }
     json.end_array().member("count", ids.size());
     json.member("max_model_len", desk_.most_positions());
+    call.exchange->reply({.body = json.end_object().take()});
+}
+
+// As vLLM says it, for clients that count tokens without the model's files.
+void Api::tokenizer_info(const Call& call) {
+    JsonWriter json;
+    json.begin_object();
+    const auto add = [&](const char* name, std::optional<std::int32_t> id) {
+        json.key(name);
+        id ? json.value(tokenizer_.piece(*id)) : json.null();
+    };
+    add("bos_token", tokenizer_.bos());
+    add("eos_token", tokenizer_.eos());
+    add("pad_token", tokenizer_.pad());
+    json.key("chat_template");
+    tokenizer_.chat_template().empty() ? json.null() : json.value(tokenizer_.chat_template());
     call.exchange->reply({.body = json.end_object().take()});
 }
 

@@ -202,6 +202,14 @@ void Desk::begin(const Unit& unit) {
             ++metrics_.generated_tokens;
             delivery_.token(job->sink, choice, id, logprobs);
         };
+        if (options.prompt_logprobs >= 0) {
+            options.on_prompt = [this, job, choice](std::vector<decode::PromptToken> tokens) {
+                const auto list =
+                    std::make_shared<std::vector<decode::PromptToken>>(std::move(tokens));
+                delivery_.call(
+                    [sink = job->sink, choice, list] { sink->prompt(choice, std::move(*list)); });
+            };
+        }
         if (work.shows_blocks) {
             options.on_pass = [this, job, choice](std::span<const std::int32_t> tokens,
                                                   std::span<const std::uint8_t> settled) {

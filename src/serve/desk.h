@@ -38,6 +38,8 @@ inline bool cut_short(decode::StopReason reason) {
 class Sink {
   public:
     virtual ~Sink() = default;
+    // The prompt's log-probabilities, if they are asked for: before any token.
+    virtual void prompt(int /*choice*/, std::vector<decode::PromptToken> /*tokens*/) {}
     virtual void token(int /*choice*/, std::int32_t /*id*/, const decode::DrawnLogprobs*) {}
     virtual void text(int choice, std::string_view piece) = 0;
     // For a diffusion text, after every pass over its open block: which tokens are settled.

@@ -12,6 +12,7 @@
 #include "core/nearest.h"
 #include "core/printable.h"
 #include "ops/sample/adjust.h"
+#include "ops/sample/logprobs.h"
 #include "serve/failure.h"
 #include "text/grammar/tools.h"
 
@@ -51,6 +52,9 @@ constexpr Field kMoreSampling[] = {
      "above 1: recent tokens become less probable"},
     {"repeat_window", K::integer, 0, kInt, "the model's advice, or 64",
      "tokens that `repetition_penalty` looks back"},
+    {"repeat_penalty", K::number, 0.01, 100, "as `repetition_penalty`", "llama.cpp's name for it"},
+    {"repeat_last_n", K::integer, -1, kInt, "as `repeat_window`",
+     "llama.cpp's name for it; -1: the whole text"},
     {"presence_penalty", K::number, -2, 2, "0",
      "taken from the logits of tokens that the answer has already"},
     {"frequency_penalty", K::number, -2, 2, "0", "... for each time that it has them"},
@@ -58,8 +62,20 @@ constexpr Field kMoreSampling[] = {
      "what to add to the logits of these token ids, -100 to 100; -100: never chosen"},
     {"seed", K::integer, -kLong, kLong, "random", "same seed, same text; choice i has seed + i"},
     {"n", K::integer, 1, 128, "1", "choices for each prompt"},
-    {"stop", K::texts, 0, 4, "none", "the text ends before any of these"},
+    {"stop", K::texts, 0, 16, "none", "the text ends before any of these"},
+    {"stop_token_ids", K::list, 0, 128, "none",
+     "tokens that end the text, besides the model's own"},
+    {"include_stop_str_in_output", K::boolean, 0, 0, "false",
+     "the stop string or token that ends the text is a part of it"},
+    {"min_tokens", K::integer, 0, kInt, "0",
+     "tokens before which no end token comes and no stop string ends the text"},
     {"ignore_eos", K::boolean, 0, 0, "false", "continue past the end-of-text token"},
+    {"skip_special_tokens", K::boolean, 0, 0, "true", "special tokens are left out of the text"},
+    {"prompt_logprobs", K::integer, 0, ops::kMostLogprobs, "none",
+     "of every token of the prompt its log-probability, and so many of the most probable ones; not "
+     "in streams"},
+    {"cache_prompt", K::boolean, 0, 0, "true",
+     "use what the cache has of the prompt, and keep it for others"},
     {"stream_options", K::object, 0, 8, "none",
      "`include_usage`: one more chunk with the counts of tokens; `include_blocks`: for a diffusion "
      "model, its open block after every pass"},
@@ -101,7 +117,8 @@ constexpr Field kCompletions[] = {
      "a text, a list of texts, a list of token ids, or a list of those; 128 at most"},
     {"max_tokens", K::integer, 0, kInt, "the rest of the context, at most 2048",
      "tokens to make at most"},
-    {"echo", K::boolean, 0, 0, "false", "the prompt before the text"},
+    {"echo", K::boolean, 0, 0, "false",
+     "the prompt before the text; with `logprobs` also those of its tokens"},
     {"logprobs", K::integer, 0, 20, "none",
      "of every token its log-probability, and so many of the most probable ones"},
     {"best_of", K::integer, 1, 1, "1", "1 alone"},
@@ -120,12 +137,15 @@ constexpr Field kEmbeddings[] = {
 constexpr Field kMessages[] = {
     {"messages", K::list, 1, 65536, "required",
      "`role` (user, assistant) and `content`: a text, or blocks of type text, tool_use and "
-     "tool_result; a last message of the assistant is continued"},
+     "tool_result (thinking and redacted_thinking are left out of the prompt); a last message of "
+     "the assistant is continued"},
     {"system", K::mixed, 0, 0, "none", "a text, or blocks of type text"},
-    {"stop_sequences", K::texts, 0, 4, "none", "the text ends before any of these"},
+    {"stop_sequences", K::texts, 0, 16, "none", "the text ends before any of these"},
     {"tools", K::list, 0, kTools, "none", "`name`, `description` and `input_schema`"},
     {"tool_choice", K::object, 0, 8, "auto",
      "`type`: auto, any, none, or tool with its `name`; `disable_parallel_tool_use`"},
+    {"output_config", K::object, 0, 8, "none",
+     "`format`: of type json_schema, with a `schema`; `effort` has no effect"},
     {"metadata", K::ignored},
     {"thinking", K::ignored},
     {"service_tier", K::ignored},
@@ -137,10 +157,13 @@ constexpr Field kMostTokens{"max_tokens", K::integer, 1,
 constexpr Field kSeed{"seed", K::integer, -kLong, kLong, "random", "same seed, same text"};
 
 constexpr Field kTokenize[] = {
-    {"content", K::text, 0, kBytes, "required", "the text; vLLM's `prompt` is the same"},
-    {"prompt", K::text, 0, kBytes, "as `content`", "its other name"},
-    {"add_special", K::boolean, 0, 0, "false", "with a token of the beginning, where there is one"},
-    {"parse_special", K::boolean, 0, 0, "false", "special tokens that are written out become ids"},
+    {"content", K::text, 0, kBytes, "required", "the text"},
+    {"prompt", K::text, 0, kBytes, "as `content`", "vLLM's name for it, with vLLM's defaults"},
+    {"add_special", K::boolean, 0, 0, "false; with `prompt`, true",
+     "with a token of the beginning, where there is one"},
+    {"add_special_tokens", K::boolean, 0, 0, "as `add_special`", "vLLM's name for it"},
+    {"parse_special", K::boolean, 0, 0, "false; with `prompt`, true",
+     "special tokens that are written out become ids"},
     {"with_pieces", K::boolean, 0, 0, "false", "of every token the text as well"},
 };
 constexpr Field kDetokenize[] = {

@@ -41,10 +41,12 @@ class OpenAiFormat : public Format {
             if (i > 0) out += ',';
             out += choice_json(static_cast<int>(i), choices[i]);
         }
-        return out + R"(],"usage":)" + usage_json(usage) + "}";
+        return out + R"(],"usage":)" + usage_json(usage) + beside(choices) + "}";
     }
 
   protected:
+    // Further members of a whole answer.
+    virtual std::string beside(const std::vector<ChoiceText>& /*choices*/) const { return {}; }
     virtual std::string choice_json(int choice, const ChoiceText& text) = 0;
 
     // One choice of a chunk; the text before it is the same in all chunks. `own`: this server's own
@@ -201,6 +203,12 @@ class ChatFormat final : public OpenAiFormat {
         json.member("finish_reason", finish_reason(text, made.called()));
         return json.end_object().take();
     }
+    std::string beside(const std::vector<ChoiceText>& choices) const override {
+        if (options_.prompt_logprobs < 0) return {};
+        return R"(,"prompt_logprobs":)" + prompt_logprobs_json(*options_.tokenizer,
+                                                               choices[0].prompt,
+                                                               options_.prompt_logprobs);
+    }
 
   private:
     ChoiceCalls& calls(int choice) {
@@ -286,7 +294,8 @@ class CompletionFormat final : public OpenAiFormat {
   public:
     explicit CompletionFormat(FormatOptions options)
         : OpenAiFormat(std::move(options), "text_completion", "text_completion"),
-          logprobs_(*options_.tokenizer) {}
+          logprobs_(*options_.tokenizer, options_.logprobs, options_.shows_special) {}
+    bool keeps_end() const override { return options_.echo_logprobs; }
 
     std::string piece(int choice, const ChoiceText& text) override {
         return chunk(choice_json(choice, text, text.begun ? "" : echo(choice), nullptr),
@@ -313,13 +322,20 @@ class CompletionFormat final : public OpenAiFormat {
         json.begin_object().member("index", choice).member("text", echo + text.text);
         json.key("logprobs").raw(logprobs(choice, text)).key("finish_reason");
         reason ? json.value(reason) : json.null();
+        if (options_.prompt_logprobs >= 0) {
+            json.key("prompt_logprobs")
+                .raw(prompt_logprobs_json(*options_.tokenizer, text.prompt,
+                                          options_.prompt_logprobs));
+        }
         return json.end_object().take();
     }
 
     std::string logprobs(int choice, const ChoiceText& text) {
         if (options_.logprobs < 0) return "null";
         const bool begins = options_.begins[static_cast<std::size_t>(choice / options_.choices)];
-        return logprobs_.json(choice, begins, text.tokens);
+        const std::span<const decode::PromptToken> prompt = text.prompt;
+        return logprobs_.json(choice, begins, options_.echo_logprobs ? prompt : prompt.first(0),
+                              text.tokens);
     }
 
     CompletionLogprobs logprobs_;

@@ -74,6 +74,32 @@ class Run(driver.CliTest):
         self.assertNotEqual(ids("--seed", 7), ids("--seed", 8))
         self.assertEqual(len(ids("--repeat-penalty", 1.1)), 24)
 
+    def test_where_a_text_ends(self):
+        sampled = ["run", MODEL, "-p", "Once", "-n", 20, "--temp", 1.5, "--seed", 7, "--ignore-eos"]
+        whole = self.ok_json(*sampled)["ids"]
+        stop = whole[6]
+        first = whole.index(stop)
+        other = next(id for id in range(3, 288) if id not in whole)
+        got = self.ok_json(*sampled, "--stop-id", other, "--stop-id", stop)
+        self.assertEqual((got["stop_reason"], got["ids"]), ("end_of_text", whole[:first + 1]))
+        late = self.ok_json(*sampled, "--stop-id", stop, "--min-tokens", first + 3)["ids"]
+        self.assertEqual(late[:first], whole[:first])
+        self.assertNotIn(stop, late[:first + 3])
+        self.assertGreaterEqual(len(late), first + 3)
+        # A batch has the same.
+        many = self.ok(*sampled, "--stop-id", stop, "--min-tokens", first + 3, "--count", 2, "--json").out
+        self.assertEqual(json.loads(many.splitlines()[0])["ids"], late)
+        self.fails(1, *sampled, "--stop-id", 100000, says="vocabulary")
+        self.fails(2, *sampled, "--min-tokens", -1, says="--min-tokens")
+
+    def test_penalties_have_llama_cpps_names_too(self):
+        words = ["run", MODEL, "-p", "Once", "-n", 40, "--temp", 0, "--ignore-eos"]
+        whole = self.ok_json(*words, "--repeat-penalty", 1.5, "--repeat-window", 1000)["ids"]
+        self.assertEqual(self.ok_json(*words, "--repetition-penalty", 1.5, "--repeat-last-n", -1)["ids"],
+                         whole)
+        self.assertNotEqual(self.ok_json(*words, "--repeat-penalty", 1.5, "--repeat-last-n", 2)["ids"],
+                            whole)
+
     def test_several_texts_have_the_next_seeds(self):
         sampled = ["run", MODEL, "-p", "Once", "-n", 8, "--temp", 1.5, "--ignore-eos"]
         each = [self.ok_json(*sampled, "--seed", seed)["text"] for seed in (7, 8, 9)]

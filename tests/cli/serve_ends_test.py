@@ -156,11 +156,13 @@ class Ends(driver.CliTest):
         self.assertEqual("".join(map("".join, settled)), "".join(texts[1]))
         self.assertGreater(len(blocks), len(settled))
         for path, more in (("/v1/completions", {"logprobs": 1}),
+                           ("/v1/completions", {"logprobs": 1, "echo": True, "max_tokens": 0}),
                            ("/v1/completions", {"repetition_penalty": 1.5})):
             self.assertEqual(server.ask(path, {**ask, **more})[0], 400)
         self.assertEqual(server.ask("/v1/embeddings", {"input": "a"})[0], 400)
         for field, value in (("logit_bias", {"5": 1}), ("presence_penalty", 1),
-                             ("frequency_penalty", -1), ("response_format", {"type": "json_object"}),
+                             ("frequency_penalty", -1), ("min_tokens", 2), ("prompt_logprobs", 0),
+                             ("response_format", {"type": "json_object"}),
                              ("tools", [{"type": "function", "function": {"name": "f"}}])):
             status, _, answer = server.ask("/v1/chat/completions", {"messages": CHAT, field: value})
             self.assertEqual((status, answer["error"]["param"]), (400, field))

@@ -49,13 +49,14 @@ def request(index):
     body["prompt"] = draw.choice([prompt, [prompt, START]])
     if logprobs:
         body["logprobs"] = draw.choice([0, 2])
-    elif draw.random() < 0.2:
+    if draw.random() < 0.2:
         body["echo"] = True
     return "/v1/completions", body
 
 
 MORE = {"presence_penalty": 0.8, "frequency_penalty": -0.5, "logit_bias": {"20": 4, "30": -100},
-        "response_format": {"type": "json_object"}}
+        "response_format": {"type": "json_object"}, "min_tokens": 6, "cache_prompt": False,
+        "stop_token_ids": [20, 40]}
 
 
 def without_names(text):

@@ -272,7 +272,6 @@ class Routes(Shared):
                 ({"prompt": START, "suffix": "x"}, "suffix"),
                 ({"prompt": START, "best_of": 2}, "best_of"),
                 ({"prompt": START, "logprobs": 21}, "logprobs"),
-                ({"prompt": START, "logprobs": 1, "echo": True}, "logprobs"),
                 ({"prompt": START, "stop": ["a" * 2000]}, "stop"),
                 ({"prompt": START, "logit_bias": {"99999999": 5}}, "logit_bias"),
                 ({"prompt": START, "stream_options": {"include_usage": 1}},

@@ -126,6 +126,16 @@ class OpenAi(ClientTest):
                                  presence_penalty=2)
         self.assertTrue(other.choices[0].message.content)
 
+    def test_prompts_have_logprobs(self):
+        ids = self.server.ok("/tokenize", {"content": START})["tokens"]
+        made = self.client.completions.create(
+            model=MODEL, prompt=ids, max_tokens=0, echo=True, logprobs=1,
+            extra_body={"prompt_logprobs": 0}).choices[0]
+        self.assertEqual((made.text, len(made.logprobs.tokens)), (START, len(ids)))
+        self.assertEqual(made.logprobs.token_logprobs[0], None)
+        self.assertEqual([entry[str(id)]["logprob"] for id, entry in zip(ids, made.prompt_logprobs)
+                          if entry], made.logprobs.token_logprobs[1:])
+
     def test_schema(self):
         asked = {"model": MODEL, "messages": TALK, "max_completion_tokens": 100}
         for seed in range(4):
@@ -234,9 +244,19 @@ class Claude(ClientTest):
                                               "content": "It was dark."}]}]
         after = self.messages.create(**{**asked, "messages": talk}, tool_choice={"type": "none"})
         self.assertEqual([b.type for b in after.content], ["text"])
+        thought = {"type": "thinking", "thinking": "Where to?", "signature": "none"}
+        talk[1]["content"].insert(0, thought)
+        same = self.messages.create(**{**asked, "messages": talk}, tool_choice={"type": "none"})
+        self.assertEqual(same.content, after.content)
         count = self.messages.count_tokens(model=MODEL, messages=TALK, tools=CLAUDE_TOOLS)
         self.assertGreater(count.input_tokens,
                            self.messages.count_tokens(model=MODEL, messages=TALK).input_tokens)
+
+    def test_schema(self):
+        form = {"type": "json_schema", "schema": PLACE}
+        made = self.messages.create(model=MODEL, messages=TALK, max_tokens=100, extra_body={
+            "output_config": {"format": form, "effort": "low"}})
+        self.assertIn(json.loads(made.content[0].text)["place"], ("hill", "lake"))
 
     def test_errors(self):
         with self.assertRaises(anthropic.BadRequestError) as caught:

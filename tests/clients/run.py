@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs clients_test.py with common clients, in its own virtual environment.
+"""Runs clients_test.py with common clients, and lm_eval_test.py, in their own virtual environment.
 
 usage: run.py BUILD     BUILD: the build folder, with the program in it
 
@@ -15,11 +15,13 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(SOURCE / "python" / "tests"))
 from run import install, say, skip, step, used  # noqa: E402
 
-CLIENTS = ["openai", "anthropic", "langchain-openai"]
+# lm-eval needs neither PyTorch for a server nor anything of transformers but its tokenizers.
+CLIENTS = ["openai", "anthropic", "langchain-openai", "lm-eval[api]", "transformers"]
 
 
 def ready(python):
-    imports = "import " + ", ".join(name.replace("-", "_") for name in CLIENTS)
+    names = [name.split("[")[0].replace("-", "_") for name in CLIENTS]
+    imports = f"from importlib.util import find_spec as f; assert all(map(f, {names}))"
     return python.exists() and subprocess.run([python, "-c", imports], stdout=subprocess.DEVNULL,
                                               stderr=subprocess.DEVNULL).returncode == 0
 
@@ -38,14 +40,17 @@ def main():
         install(python, python, CLIENTS,
                 lambda said: skip(f"PyPI does not give {', '.join(CLIENTS)}: "
                                   f"{said.strip().splitlines()[-1][:200]}"))
-    begin = used()
-    tests = subprocess.run(
-        [python, "-B", str(SOURCE / "tests" / "clients" / "clients_test.py")],
-        env={**os.environ, "MILLRACE_BIN": str(build / "millrace"),
-             "MILLRACE_SOURCE": str(SOURCE), "MILLRACE_DEVICE": "cpu",
-             "LANGSMITH_TRACING": "false", "PYTHONPYCACHEPREFIX": str(work / "pycache")})
-    say("clients", begin)
-    return tests.returncode
+    code = 0
+    for tests in ("clients_test.py", "lm_eval_test.py"):
+        begin = used()
+        done = subprocess.run(
+            [python, "-B", str(SOURCE / "tests" / "clients" / tests)],
+            env={**os.environ, "MILLRACE_BIN": str(build / "millrace"),
+                 "MILLRACE_SOURCE": str(SOURCE), "MILLRACE_DEVICE": "cpu",
+                 "LANGSMITH_TRACING": "false", "PYTHONPYCACHEPREFIX": str(work / "pycache")})
+        say(tests, begin)
+        code = code or done.returncode
+    return code
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/philox.h"
@@ -309,6 +310,85 @@ void expect_adjusted(model::Engine& engine, std::vector<Order> orders, Fresh&& a
         }
         ASSERT_EQ(got[i].logprobs.size(), i % 5 == 0 ? ids.size() : 0);
     }
+}
+
+// The NLL of every token of a prompt after the first, by the engine's own cross entropy. The engine
+// has logits for kCut rows.
+inline std::vector<double> plain_nll(model::Engine& engine,
+                                     const std::vector<std::int32_t>& prompt) {
+    model::KvCache& cache = engine.cache();
+    const auto all = static_cast<std::int64_t>(prompt.size());
+    const model::SeqId seq = cache.open();
+    cache.reserve(seq, all);
+    std::vector<double> out;
+    for (std::int64_t done = 0; done + 1 < all; done += model::kCut) {
+        const auto at = static_cast<std::size_t>(done);
+        const auto count = static_cast<std::size_t>(std::min(model::kCut, all - done));
+        model::BatchItem item = model::prompt_item(seq, std::span(prompt).subspan(at, count), all,
+                                                   model::BatchItem::Logits::all);
+        if (engine.cut() == 1) item.form = model::Form::prompt;
+        const Tensor logits = engine.submit({&item, 1});
+        const auto next = std::span(prompt).subspan(at + 1);
+        std::vector<double> nll(std::min(count, next.size()));
+        engine.cross_entropy(nll, logits.slice_rows(0, static_cast<std::int64_t>(nll.size())),
+                             next.first(nll.size()));
+        out.insert(out.end(), nll.begin(), nll.end());
+    }
+    cache.close(seq);
+    return out;
+}
+
+// Every third request asks for the log-probabilities of its prompt, some for nothing else: they are
+// the model's, have the same bits as alone, and change no bits of any text. `plain` has logits for
+// kCut rows.
+template <typename Fresh>
+void expect_prompts_scored(model::Engine& engine, std::vector<Order> orders, Fresh&& alone,
+                           model::Engine& plain) {
+    std::vector<std::vector<std::vector<decode::PromptToken>>> scored(orders.size());
+    for (std::size_t i = 0; i < orders.size(); ++i) {
+        decode::GenerateOptions& options = orders[i].options;
+        options.share_prompt = i % 7 != 0;
+        if (i % 3 != 0) continue;
+        options.prompt_logprobs = static_cast<int>(i % 4);
+        if (i % 6 == 0) options.max_tokens = 0;
+        options.on_prompt = [&, i](std::vector<decode::PromptToken> tokens) {
+            scored[i].push_back(std::move(tokens));
+        };
+    }
+    const std::vector<decode::Generated> got = run_orders(engine, orders);
+    expect_as_alone(orders, got, alone);
+    std::size_t tokens = 0;
+    for (std::size_t i = 0; i < orders.size(); i += 3) {
+        SCOPED_TRACE("request " + std::to_string(i));
+        ASSERT_EQ(got[i].found, 0);
+        if (orders[i].cancelled < 0) {  // beside others, then alone
+            ASSERT_EQ(scored[i].size(), 2U);
+        }
+        const std::vector<std::int32_t>& prompt = orders[i].prompt;
+        const std::vector<double> nll = plain_nll(plain, prompt);
+        for (const std::vector<decode::PromptToken>& list : scored[i]) {
+            ASSERT_EQ(list.size(), prompt.size());
+            ASSERT_EQ(list[0].rank, 0);
+            for (std::size_t t = 0; t < list.size(); ++t, ++tokens) {
+                const decode::PromptToken& token = list[t];
+                ASSERT_EQ(token.id, prompt[t]);
+                if (t == 0) continue;
+                const decode::DrawnLogprobs& same = scored[i][0][t].logprobs;
+                ASSERT_EQ(token.logprobs.logprob, same.logprob) << "the bits differ";
+                ASSERT_NEAR(-token.logprobs.logprob, nll[t - 1], 1e-4 + 1e-5 * nll[t - 1]);
+                const auto& top = token.logprobs.top;
+                ASSERT_EQ(top.size(), static_cast<std::size_t>(orders[i].options.prompt_logprobs));
+                for (std::size_t k = 0; k < top.size(); ++k) {
+                    ASSERT_EQ(top[k].id == token.id, std::cmp_equal(token.rank, k + 1));
+                    ASSERT_EQ(top[k].id, same.top[k].id);
+                    if (std::cmp_equal(token.rank, k + 1)) {
+                        ASSERT_EQ(top[k].logprob, token.logprobs.logprob);
+                    }
+                }
+            }
+        }
+    }
+    ASSERT_GT(tokens, 10 * orders.size());
 }
 
 }  // namespace mr::test

@@ -22,9 +22,11 @@ std::shared_ptr<const model::Model> small_model() {
     return model;
 }
 
-std::unique_ptr<model::Engine> engine_of(int sequences, std::int64_t pool = 0, int threads = 1) {
+std::unique_ptr<model::Engine> engine_of(int sequences, std::int64_t pool = 0, int threads = 1,
+                                         int logits = 0) {
     model::EngineOptions options;
     options.threads = threads;
+    options.max_logits = logits;
     options.context = 160;
     options.max_sequences = sequences;
     options.max_batch = 96;
@@ -212,6 +214,60 @@ TEST(Scheduler, AdjustedTextsHaveTheBitsTheyHaveAlone) {
     test::expect_adjusted(*engine_of(6, 640, 2), std::move(orders), Fresh{});
 }
 
+TEST(Scheduler, PromptsAreScoredBesideTexts) {
+    auto orders =
+        test::random_orders(kFewRequests, 10, small_model()->spec.vocab, 120, 24, model::kCut);
+    const auto plain = engine_of(1, 0, 1, model::kCut);
+    // One row of logits more than texts, or more than a piece needs.
+    for (const int logits : {7, 200}) {
+        test::expect_prompts_scored(*engine_of(6, 640, 2, logits), orders, Fresh{}, *plain);
+    }
+}
+
+TEST(Scheduler, APromptThatFillsTheContextCanBeScored) {
+    const auto engine = engine_of(1);
+    Scheduler scheduler(*engine);
+    std::vector<PromptToken> scored;
+    GenerateOptions options;
+    options.max_tokens = 0;
+    const std::vector<std::int32_t> prompt(160, 3);
+    EXPECT_THROW(scheduler.add(prompt, options), Error);
+    options.prompt_logprobs = 0;
+    options.on_prompt = [&](std::vector<PromptToken> list) { scored = std::move(list); };
+    const Scheduler::Id id = scheduler.add(prompt, options);
+    while (scheduler.step()) {
+    }
+    EXPECT_EQ(scored.size(), 160U);
+    const std::optional<Generated> made = scheduler.take(id);
+    EXPECT_EQ(made->drawn, 0);
+    EXPECT_EQ(made->reason, StopReason::length);
+    EXPECT_EQ(made->prefill.tokens, 160);
+    EXPECT_THROW(scheduler.add(std::vector<std::int32_t>(161, 3), options), Error);
+    options.max_tokens = 1;
+    EXPECT_THROW(scheduler.add(prompt, options), Error);
+}
+
+// A prompt that is not shared is computed again, and leaves nothing in the cache.
+TEST(Scheduler, APromptMayStayOutOfTheCache) {
+    const auto engine = engine_of(2);
+    GenerateOptions plain, apart;
+    plain.max_tokens = apart.max_tokens = 4;
+    apart.share_prompt = false;
+    const std::vector<std::int32_t> prompt(100, 5);
+    const auto found = [&](const GenerateOptions& first, const GenerateOptions& second) {
+        engine->cache().forget_all();
+        std::vector<test::Order> orders = {{.prompt = prompt, .options = first},
+                                           {.prompt = prompt, .options = second, .arrives = 50}};
+        const std::vector<Generated> made = test::run_orders(*engine, orders);
+        EXPECT_EQ(made[0].ids, made[1].ids);
+        EXPECT_EQ(made[0].found, 0);
+        return made[1].found;
+    };
+    EXPECT_EQ(found(plain, plain), 99);
+    EXPECT_EQ(found(plain, apart), 0);
+    EXPECT_EQ(found(apart, plain), 0);
+}
+
 TEST(Scheduler, RefusesWhatCanNeverRun) {
     const auto engine = engine_of(1);
     Scheduler scheduler(*engine);
@@ -223,6 +279,9 @@ TEST(Scheduler, RefusesWhatCanNeverRun) {
     GenerateOptions biased;
     biased.adjust.bias = {{small_model()->spec.vocab, 1.0f}};
     EXPECT_THROW(scheduler.add({1, 2}, biased), Error);
+    GenerateOptions stops;
+    stops.stop_ids = {3, small_model()->spec.vocab};
+    EXPECT_THROW(scheduler.add({1, 2}, stops), Error);
     EXPECT_FALSE(scheduler.step());
 }
 

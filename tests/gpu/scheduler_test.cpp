@@ -29,13 +29,14 @@ test::OnDevice small_model(DType type) {
 }
 
 std::unique_ptr<model::Engine> engine_of(const test::OnDevice& loaded, int sequences,
-                                         std::int64_t pool = 0, bool graph = true) {
+                                         std::int64_t pool = 0, bool graph = true, int logits = 0) {
     model::EngineOptions options;
     options.context = 400;
     options.max_sequences = sequences;
     options.max_batch = 512;
     options.pool = pool;
     options.graph = graph;
+    options.max_logits = logits;
     return loaded.engine(options);
 }
 
@@ -81,6 +82,16 @@ TEST_F(GpuScheduler, AdjustedTextsHaveTheBitsTheyHaveAlone) {
     test::expect_adjusted(*engine_of(loaded, 6, 4000), orders, Alone{engine_of(loaded, 1)});
     test::expect_adjusted(*engine_of(loaded, 40, 6000), orders, Alone{engine_of(loaded, 1)});
     test::expect_adjusted(*engine_of(loaded, 6, 4000, false), orders, Alone{engine_of(loaded, 1)});
+}
+
+TEST_F(GpuScheduler, PromptsAreScoredBesideTexts) {
+    const test::OnDevice loaded = small_model(DType::bf16);
+    const auto orders = test::random_orders(60, 10, 2000, 330, 24, model::kCut);
+    const auto plain = engine_of(loaded, 1, 0, true, model::kCut);
+    for (const int logits : {64, 200}) {
+        test::expect_prompts_scored(*engine_of(loaded, 6, 4000, true, logits), orders,
+                                    Alone{engine_of(loaded, 1, 0, true, model::kCut)}, *plain);
+    }
 }
 
 TEST_F(GpuScheduler, AThousandSequencesHaveTheBitsTheyHaveAlone) {
