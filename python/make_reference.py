@@ -21,10 +21,14 @@ examples are run by the tests.
 """
 
 
+# A docstring of a class lists its fields as "- name: what it is", which `help()` shows.
+FIELD = re.compile(r"^- (\w+): (.+(?:\n  .+)*)\n?", re.MULTILINE)
+
+
 def paragraphs(thing):
-    """The docstring, with examples as code blocks."""
+    """The docstring, with examples as code blocks, without the list of fields."""
     out, example = [], False
-    for line in (inspect.getdoc(thing) or "").splitlines():
+    for line in FIELD.sub("", inspect.getdoc(thing) or "").splitlines():
         begins = line.lstrip().startswith(">>>")
         if begins and not example:
             out += ["```python"]
@@ -72,15 +76,18 @@ def annotation(given):
 
 
 def fields(thing):
-    """(name, type, comment) of annotated members: `name: type  #: comment`."""
+    """(name, type, what the docstring says) of annotated members."""
     try:
         source = inspect.getsource(thing)
     except (OSError, TypeError):
         return []
-    found = re.findall(r"^    (\w+): ([^#=\n]+?)(?: = [^#\n]+?)?(?:  #: (.+))?$", source,
-                       re.MULTILINE)
+    found = re.findall(r"^    (\w+): ([^#=\n]+?)(?: = [^#\n]+?)?$", source, re.MULTILINE)
+    about = {name: re.sub(r"\s+", " ", text) for name, text in
+             FIELD.findall(inspect.getdoc(thing) or "")}
     known = getattr(thing, "__annotations__", {})
-    return [one for one in found if one[0] in known and not one[0].startswith("_")]
+    assert set(about) <= set(known), f"{thing}: describes {set(about) - set(known)}, not a field"
+    return [(name, kind, about.get(name, "")) for name, kind in found
+            if name in known and not name.startswith("_")]
 
 
 def members(thing):

@@ -32,29 +32,52 @@ class Message(TypedDict):
 
 
 class Options(TypedDict, total=False):
-    """What a generation may be asked; what is left out is as for `millrace run`."""
+    """What a generation may be asked; what is left out is as for `millrace run`.
 
-    max_tokens: int  #: generate at most N tokens (256); -1: until the context is full
-    temperature: float  #: (0.8); 0: always the most probable token
-    top_k: int  #: sample from the N most probable tokens (40); 0: all
-    top_p: float  #: sample from the most probable tokens with this total probability (0.95); 1: all
-    min_p: float  #: drop tokens below this share of the best one's probability (0.05); 0: none
-    repeat_penalty: float  #: above 1 recent tokens become less probable (1)
-    repeat_window: int  #: tokens that the penalty looks back (64); -1: all
-    seed: int  #: same seed, same text; default: random
-    stop: Union[str, Sequence[str]]  #: the text ends before any of these
-    stop_ids: Sequence[int]  #: tokens that end the text, besides the model's own
-    min_tokens: int  #: tokens before which nothing ends the text (0)
-    ignore_eos: bool  #: continue past the end-of-text token
-    logprobs: int  #: log-probabilities of every token and of so many most probable ones (0 to 20)
-    block: int  #: diffusion models: tokens per block (the model's)
-    steps: int  #: ... passes per block (one per token)
-    remask: str  #: ... "sequential", "static", "dynamic" or "entropy" ("dynamic")
-    threshold: float  #: ... confidence above which "dynamic" settles a token (0.9)
-    entropy_bound: float  #: ... total entropy, in nats, of a pass with "entropy" (0.35)
-    confidence: str  #: ... "max" or "drawn" ("max")
-    prefix_cache: bool  #: ... full attention: cache what lies before a block; approximate
-    use_gpu_sampler: bool  #: ... False: one thread of the CPU draws, from copied logits (True)
+    - max_tokens: generate at most N tokens (256); -1: until the context is full
+    - temperature: (0.8); 0: always the most probable token
+    - top_k: sample from the N most probable tokens (40); 0: all
+    - top_p: sample from the most probable tokens with this total probability (0.95); 1: all
+    - min_p: drop tokens below this share of the best one's probability (0.05); 0: none
+    - repeat_penalty: above 1 recent tokens become less probable (1)
+    - repeat_window: tokens that the penalty looks back (64); -1: all
+    - seed: same seed, same text; default: random
+    - stop: the text ends before any of these
+    - stop_ids: tokens that end the text, besides the model's own
+    - min_tokens: tokens before which nothing ends the text (0)
+    - ignore_eos: continue past the end-of-text token
+    - logprobs: log-probabilities of every token and of so many most probable ones (0 to 20)
+    - block: diffusion models: tokens per block (the model's)
+    - steps: ... passes per block (one per token)
+    - remask: ... "sequential", "static", "dynamic" or "entropy" ("dynamic")
+    - threshold: ... confidence above which "dynamic" settles a token (0.9)
+    - entropy_bound: ... total entropy, in nats, of a pass with "entropy" (0.35)
+    - confidence: ... "max" or "drawn" ("max")
+    - prefix_cache: ... full attention: cache what lies before a block; approximate
+    - use_gpu_sampler: ... False: one thread of the CPU draws, from copied logits (True)
+    """
+
+    max_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repeat_penalty: float
+    repeat_window: int
+    seed: int
+    stop: Union[str, Sequence[str]]
+    stop_ids: Sequence[int]
+    min_tokens: int
+    ignore_eos: bool
+    logprobs: int
+    block: int
+    steps: int
+    remask: str
+    threshold: float
+    entropy_bound: float
+    confidence: str
+    prefix_cache: bool
+    use_gpu_sampler: bool
 
 
 _KNOWN = frozenset(Options.__annotations__)

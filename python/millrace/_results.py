@@ -13,25 +13,38 @@ if TYPE_CHECKING:
 
 
 class TokenLogprob(NamedTuple):
-    """A token and its log-probability before temperature and truncation."""
+    """A token and its log-probability before temperature and truncation.
+
+    - top: the most probable ones, as (id, logprob)
+    """
 
     id: int
     logprob: float
-    top: tuple[tuple[int, float], ...]  #: the most probable ones, as (id, logprob)
+    top: tuple[tuple[int, float], ...]
 
 
 class Text(str):
-    """The text of a generation: a `str` that knows how it was made."""
+    """The text of a generation: a `str` that knows how it was made.
 
-    ids: list[int]  #: without the prompt; with the end token where one came
-    confidence: list[float]  #: of each, by the unfiltered softmax; none where blocks are filled in
-    logprobs: list[TokenLogprob]  #: of each, where they were asked for
-    stop_reason: str  #: "length", "end_of_text", "stop_string" or "context_full"
-    seed: int  #: that makes the same text again
+    - ids: without the prompt; with the end token where one came
+    - confidence: of each, by the unfiltered softmax; none where blocks are filled in
+    - logprobs: of each, where they were asked for
+    - stop_reason: "length", "end_of_text", "stop_string" or "context_full"
+    - seed: that makes the same text again
+    - tokens_per_second: after the first token
+    - bytes_per_second: read from memory while doing so
+    - passes: over blocks, of models that fill in tokens
+    """
+
+    ids: list[int]
+    confidence: list[float]
+    logprobs: list[TokenLogprob]
+    stop_reason: str
+    seed: int
     prompt_tokens: int
-    tokens_per_second: float  #: after the first token
-    bytes_per_second: float  #: read from memory while doing so
-    passes: int  #: over blocks, of models that fill in tokens
+    tokens_per_second: float
+    bytes_per_second: float
+    passes: int
 
     @classmethod
     def _of(cls, made: dict[str, Any], seed: int) -> Text:
@@ -132,23 +145,38 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """How well a model predicts a text."""
+    """How well a model predicts a text.
+
+    - tokens: predicted ones
+    - bytes: of text that those cover
+    - nll: natural log, mean over tokens
+    - cut: documents that were longer than the context
+    - passes: of models that fill in tokens
+    - bound_nll: ... the bound they are trained by, nats per token
+    """
 
     documents: int
-    tokens: int  #: predicted ones
-    bytes: int  #: of text that those cover
-    nll: float  #: natural log, mean over tokens
+    tokens: int
+    bytes: int
+    nll: float
     perplexity: float
     bits_per_byte: float
-    cut: int  #: documents that were longer than the context
+    cut: int
     seconds: float
-    passes: int | None  #: of models that fill in tokens
-    bound_nll: float | None  #: ... the bound they are trained by, nats per token
+    passes: int | None
+    bound_nll: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Info:
-    """What is known of an open model."""
+    """What is known of an open model.
+
+    - context: positions of a text
+    - device: "cpu" or "cuda"
+    - max_sequences: texts that are made together
+    - fills_in: whether it fills in tokens instead of making them one after another
+    - notes: what a user should know about how the source was read
+    """
 
     source: str
     format: str
@@ -157,12 +185,12 @@ class Info:
     layers: int
     dim: int
     vocab: int
-    context: int  #: positions of a text
-    device: str  #: "cpu" or "cuda"
+    context: int
+    device: str
     threads: int
-    max_sequences: int  #: texts that are made together
-    fills_in: bool  #: whether it fills in tokens instead of making them one after another
-    notes: list[str]  #: what a user should know about how the source was read
+    max_sequences: int
+    fills_in: bool
+    notes: list[str]
     load_seconds: float
 
 

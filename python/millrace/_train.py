@@ -23,59 +23,112 @@ OnStep = Callable[[Dict[str, Any]], object]
 
 
 class TrainOptions(TypedDict, total=False):
-    """What a training run may be asked: the options of `millrace train`, whose help says more."""
+    """What a training run may be asked: the options of `millrace train`, whose help says more.
 
-    model: str  #: "llama", "mistral", "qwen2", "qwen3", "gpt2" or "gpt-neox" ("llama")
-    dim: int  #: width of the residual stream (256)
-    layers: int  #: (6)
-    heads: int  #: attention heads (8)
-    kv_heads: int  #: heads of keys and values (`heads`)
-    head_dim: int  #: size of a head (`dim / heads`)
-    hidden: int  #: width of the MLP (the family's default)
-    context: int  #: positions of the model (`seq`)
-    tied: Union[bool, str]  #: whether the LM head is the embedding table (the family's default)
-    init: Path  #: start from this model instead of a new one
-    data: Path  #: a folder made by `millrace.data.pack`
-    out: Path  #: the run's folder: checkpoints, metrics.jsonl, report.html
-    resume: Path  #: resume this run from its newest checkpoint, bit for bit
-    steps: int  #: of the optimizer (1000)
-    batch: int  #: sequences per pass (32)
-    seq: int  #: tokens per sequence (256)
-    accumulate: int  #: passes per step (1)
-    bos: bool  #: begin every sequence with the tokenizer's beginning-of-text token
-    objective: str  #: "ar": the next token; "diffusion": unknown tokens of a block ("ar")
-    block: int  #: diffusion: tokens per block (16)
-    diffusion_weight: str  #: diffusion: how a masked token counts, "1/t" or "none" ("1/t")
-    lr: float  #: learning rate after the warm-up (0.001; 0.0001 with `init`)
-    min_lr: float  #: ... at the end (`lr / 10`)
-    warmup: int  #: warm-up steps (a twentieth of `steps`, at most 1000)
-    schedule: str  #: "cosine", "wsd" or "constant" ("cosine")
-    decay: float  #: wsd: share of the steps, at the end, in which the rate falls (0.2)
-    weight_decay: float  #: AdamW's weight decay; not for norms and biases (0.1)
-    beta1: float  #: AdamW's (0.9)
-    beta2: float  #: AdamW's (0.95)
-    clip: float  #: maximum norm of the gradient; 0: no limit (1)
-    masters: str  #: type of the matrices between steps, "f32" or "bf16" ("f32")
-    seed: int  #: of the weights, the order of the data, diffusion's masks (1)
-    max_skips: int  #: steps in a row without a finite gradient after which the run stops (10)
-    eval_every: int  #: steps between validations; 0: at the end (100)
-    eval_batches: int  #: batches per validation; 0: all (32)
-    save_every: int  #: steps between checkpoints; 0: at the end (500)
-    sample_every: int  #: steps between samples; 0: at the end (500)
-    sample_tokens: int  #: length of a sample; 0: none (120)
-    prompt: str  #: what samples begin with
-    keep: int  #: checkpoints to keep; 0: all (3)
-    recompute: str  #: what to recompute in the backward: "none", "light" or "full" ("none")
-    prefetch: int  #: batches read ahead; 0: none (2)
-    device: str  #: "auto", "cpu" or "cuda" ("auto")
-    threads: int  #: of the CPU; 0: all cores (0)
-    grains: int  #: parts that a step is summed from: a power of two (1)
-    zero: int  #: of several ranks, as are the next: what they shard (0)
-    pipeline: int  #: stages to divide the layers into (1)
-    micro_batches: int  #: parts of a step that go through the stages
-    pipeline_schedule: str  #: "1f1b" or "gpipe" ("1f1b")
-    reduce: str  #: "exact" or "fast" ("exact")
-    bucket: float  #: MiB of gradients sent at a time (25)
+    - model: "llama", "mistral", "qwen2", "qwen3", "gpt2" or "gpt-neox" ("llama")
+    - dim: width of the residual stream (256)
+    - layers: (6)
+    - heads: attention heads (8)
+    - kv_heads: heads of keys and values (`heads`)
+    - head_dim: size of a head (`dim / heads`)
+    - hidden: width of the MLP (the family's default)
+    - context: positions of the model (`seq`)
+    - tied: whether the LM head is the embedding table (the family's default)
+    - init: start from this model instead of a new one
+    - data: a folder made by `millrace.data.pack`
+    - out: the run's folder: checkpoints, metrics.jsonl, report.html
+    - resume: resume this run from its newest checkpoint, bit for bit
+    - steps: of the optimizer (1000)
+    - batch: sequences per pass (32)
+    - seq: tokens per sequence (256)
+    - accumulate: passes per step (1)
+    - bos: begin every sequence with the tokenizer's beginning-of-text token
+    - objective: "ar": the next token; "diffusion": unknown tokens of a block ("ar")
+    - block: diffusion: tokens per block (16)
+    - diffusion_weight: diffusion: how a masked token counts, "1/t" or "none" ("1/t")
+    - lr: learning rate after the warm-up (0.001; 0.0001 with `init`)
+    - min_lr: ... at the end (`lr / 10`)
+    - warmup: warm-up steps (a twentieth of `steps`, at most 1000)
+    - schedule: "cosine", "wsd" or "constant" ("cosine")
+    - decay: wsd: share of the steps, at the end, in which the rate falls (0.2)
+    - weight_decay: AdamW's weight decay; not for norms and biases (0.1)
+    - beta1: AdamW's (0.9)
+    - beta2: AdamW's (0.95)
+    - clip: maximum norm of the gradient; 0: no limit (1)
+    - masters: type of the matrices between steps, "f32" or "bf16" ("f32")
+    - seed: of the weights, the order of the data, diffusion's masks (1)
+    - max_skips: steps in a row without a finite gradient after which the run stops (10)
+    - eval_every: steps between validations; 0: at the end (100)
+    - eval_batches: batches per validation; 0: all (32)
+    - save_every: steps between checkpoints; 0: at the end (500)
+    - sample_every: steps between samples; 0: at the end (500)
+    - sample_tokens: length of a sample; 0: none (120)
+    - prompt: what samples begin with
+    - keep: checkpoints to keep; 0: all (3)
+    - recompute: what to recompute in the backward: "none", "light" or "full" ("none")
+    - prefetch: batches read ahead; 0: none (2)
+    - device: "auto", "cpu" or "cuda" ("auto")
+    - threads: of the CPU; 0: all cores (0)
+    - grains: parts that a step is summed from: a power of two (1)
+    - zero: of several ranks, as are the next: what they shard (0)
+    - pipeline: stages to divide the layers into (1)
+    - micro_batches: parts of a step that go through the stages
+    - pipeline_schedule: "1f1b" or "gpipe" ("1f1b")
+    - reduce: "exact" or "fast" ("exact")
+    - bucket: MiB of gradients sent at a time (25)
+    """
+
+    model: str
+    dim: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    context: int
+    tied: Union[bool, str]
+    init: Path
+    data: Path
+    out: Path
+    resume: Path
+    steps: int
+    batch: int
+    seq: int
+    accumulate: int
+    bos: bool
+    objective: str
+    block: int
+    diffusion_weight: str
+    lr: float
+    min_lr: float
+    warmup: int
+    schedule: str
+    decay: float
+    weight_decay: float
+    beta1: float
+    beta2: float
+    clip: float
+    masters: str
+    seed: int
+    max_skips: int
+    eval_every: int
+    eval_batches: int
+    save_every: int
+    sample_every: int
+    sample_tokens: int
+    prompt: str
+    keep: int
+    recompute: str
+    prefetch: int
+    device: str
+    threads: int
+    grains: int
+    zero: int
+    pipeline: int
+    micro_batches: int
+    pipeline_schedule: str
+    reduce: str
+    bucket: float
 
 
 class Sample(NamedTuple):

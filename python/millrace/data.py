@@ -23,22 +23,29 @@ __all__ = ["Packed", "Stories", "pack", "storybook"]
 
 @dataclasses.dataclass(frozen=True)
 class Stories:
-    """A file of stories whose every choice has a known probability."""
+    """A file of stories whose every choice has a known probability.
+
+    - entropy_nats: of a story, exact: what the loss of no model can go below
+    - mean_nats: of those that were written
+    """
 
     path: pathlib.Path
     stories: int
     bytes: int
-    entropy_nats: float  #: of a story, exact: what the loss of no model can go below
-    mean_nats: float  #: of those that were written
+    entropy_nats: float
+    mean_nats: float
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """A folder of token shards."""
+    """A folder of token shards.
+
+    - files: of text
+    """
 
     path: pathlib.Path
     vocab: int
-    files: int  #: of text
+    files: int
     train_documents: int
     train_tokens: int
     val_documents: int

@@ -15,6 +15,7 @@
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/options.h"
+#include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/output_file.h"
@@ -32,7 +33,8 @@ namespace {
 
 struct EvalCommandOptions {
     SharedOptions shared;
-    std::string text;
+    std::string text;   // its file
+    std::string piped;  // instead: what standard input had
     decode::EvalOptions eval;
     std::vector<std::string> modes = {"full"};  // of --context, one after another
     ContextOptions context;                     // sinks and window
@@ -222,7 +224,7 @@ void refuse_unused(const Command& command, bool fills) {
 
 int eval(const Command& command, const EvalCommandOptions& options) {
     const InterruptGuard guard;
-    const std::string text = read_input(options.text);
+    const std::string text = options.piped.empty() ? read_input(options.text) : options.piped;
     train::require_text(text, options.text == "-" ? "standard input" : options.text);
     std::vector<Planned> plans;
     decode::GenerateOptions generate;
@@ -314,9 +316,10 @@ void add_eval(const Command& app, Action& action) {
     const Command command =
         app.add_subcommand("eval", "Measure how well a model predicts a text: NLL and perplexity");
     add_model_options(command, options->shared);
-    command.add_option("--text", options->text, "The text; '-' reads standard input")
-        .required()
-        .shown_as("FILE");
+    const Option text = command
+                            .add_option("--text", options->text,
+                                        "The text; '-', or a pipe and no option: standard input")
+                            .shown_as("FILE");
     command.add_option("--split", options->eval.split, "Separator between documents")
         .shown_as("WORDS");
     command.add_option("--limit", options->eval.limit, "At most N documents; 0: all")
@@ -361,7 +364,15 @@ void add_eval(const Command& app, Action& action) {
         "  millrace eval model.gguf --text stories.txt --split '<|endoftext|>' --limit 50\n"
         "  millrace eval model.gguf --text book.txt --context window,streaming,recompute \\\n"
         "                --window 1020 --sample 200 --plot out.html");
-    command.callback([options, command, &action] {
+    command.callback([options, command, text, &action] {
+        if (!text.given()) {
+            options->piped = piped_text("the text", "name its file with --text");
+            if (options->piped.empty()) {
+                throw Error::usage({.problem = "--text is required",
+                                    .remedy = "or a text piped to standard input"});
+            }
+            options->text = "-";
+        }
         std::vector<std::string>& modes = options->modes;
         for (std::size_t i = 0; i < modes.size(); ++i) {  // each once
             modes.erase(std::remove(modes.begin() + static_cast<std::ptrdiff_t>(i) + 1, modes.end(),

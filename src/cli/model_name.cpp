@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/nearest.h"
 
 namespace mr::cli {
 
@@ -102,6 +103,9 @@ std::string named_model(const std::string& given, const char* option) {
     std::string remedy = "check the path";
     if (given.find(' ') != std::string::npos) {
         remedy += "; a prompt is given with -p";
+    } else if (const std::string near = nearest(given, {names.begin(), names.end()});
+               !near.empty()) {
+        remedy = fmt::format("did you mean {}?", near);
     } else if (!names.empty()) {
         remedy += fmt::format(", or name a bundled model: {}", fmt::join(names, ", "));
     }

@@ -126,7 +126,7 @@ void add_profile(const Command& app, Action& action) {
         "profile", "Run a prompt and show where the time and the bytes went, stage by stage");
     add_model_options(command, options->shared);
     const Option prompt = command
-                              .add_option("-p,--prompt", options->prompt,
+                              .add_option("-p,--prompt,prompt", options->prompt,
                                           "Text to continue; '-': standard input. Without -p, a "
                                           "pipe on standard input is the prompt")
                               .shown_as("WORDS");

@@ -82,7 +82,7 @@ std::string describe_extras(const CommandOutline& command, const std::vector<std
     const bool prompts = std::ranges::any_of(command.options, [](const OptionOutline& option) {
         return std::ranges::count(option.longs, "--prompt") > 0 && option.value == "WORDS";
     });
-    return prompts ? problem + "; a prompt is given with -p, in quotes" : problem;
+    return prompts ? problem + "; a prompt of several words is given in quotes" : problem;
 }
 
 // CLI11 names an option by its first long name. Use the name that was typed, or MODEL if it was
@@ -110,26 +110,65 @@ std::string as_typed(const CommandOutline& command, const std::vector<std::strin
     return name;
 }
 
-// The error in the arguments (`typed`), and the command whose help says more.
-std::string describe(const CLI::App& app, const CLI::ParseError& error,
-                     const std::vector<std::string>& typed) {
+// Options of llama.cpp that have no like here: CLI11 would read -hf as -h, -ngl 9 as -n with the
+// value "gl".
+struct ForeignOption {
+    std::vector<std::string_view> names;
+    const char* answer;
+};
+
+// The answer to the first foreign option among `typed`; empty: there is none.
+std::string answer_to_foreign(const CommandOutline& command,
+                              const std::vector<std::string>& typed) {
+    static const std::vector<ForeignOption> kForeign = {
+        {{"-ngl", "--gpu-layers", "--n-gpu-layers"},
+         "is not an option here: the whole model runs on one device, which --device chooses"},
+        {{"-hf", "-hfr", "--hf", "--hf-repo"},
+         "is not an option here: 'millrace pull OWNER/NAME' downloads a model, and OWNER/NAME is "
+         "then its MODEL"},
+        {{"-cnv", "--conversation"}, "is not an option here: 'millrace chat MODEL' is for talking"},
+        {{"-f", "--file"}, "is not an option here: --prompt-file names a file with the prompt"},
+    };
+    const auto known = [&](std::string_view name) {
+        return std::ranges::any_of(command.options, [&](const OptionOutline& option) {
+            return std::ranges::count(option.names(), name) > 0;
+        });
+    };
+    if (!known("--device")) return {};
+    for (const std::string& word : typed) {
+        if (word == "--") break;
+        for (const ForeignOption& foreign : kForeign) {
+            for (const std::string_view name : foreign.names) {
+                if (!word.starts_with(name) || known(name)) continue;
+                const std::string_view rest = std::string_view(word).substr(name.size());
+                const bool number = name == "-ngl" && rest.find_first_not_of("=-0123456789") ==
+                                                          std::string_view::npos;
+                if (!rest.empty() && !rest.starts_with('=') && !number) continue;
+                if (name == "-f" || name == "--file") {
+                    if (!known("--prompt-file")) continue;
+                }
+                return fmt::format("{}: {}", name, foreign.answer);
+            }
+        }
+    }
+    return {};
+}
+
+// The command that was called, as far as it was found, and its path.
+std::pair<const CLI::App*, std::string> called(const CLI::App& app) {
     const CLI::App* command = &app;
     std::string path = app.get_name();
     while (!command->get_subcommands().empty()) {
         command = command->get_subcommands().front();
         path += " " + command->get_name();
     }
-    // llama.cpp's name; here it would be -n with the value "gl".
-    constexpr std::string_view kLayers = "-ngl";
-    const auto options_end = std::ranges::find(typed, "--");
-    if (command->get_option_no_throw("--device") &&
-        std::any_of(typed.begin(), options_end, [&](const std::string& word) {
-            return word.starts_with(kLayers) &&
-                   word.find_first_not_of("=-0123456789", kLayers.size()) == std::string::npos;
-        })) {
-        return "-ngl: is not an option here: the whole model runs on one device, which --device "
-               "chooses";
-    }
+    return {command, path};
+}
+
+// The error in the arguments (`typed`), and the command whose help says more.
+std::string describe(const CLI::App& app, const CLI::ParseError& error,
+                     const std::vector<std::string>& typed) {
+    const auto [command, path] = called(app);
     std::string problem = one_line(error.what());
     if (dynamic_cast<const CLI::ArgumentMismatch*>(&error)) {  // "--tokens: 1 required N missing"
         constexpr std::string_view kRequired = ": 1 required ";
@@ -212,19 +251,44 @@ class Variables {
     std::map<CLI::Option*, std::string> hidden_;
 };
 
+// `millrace --json run` is answered with the order that works.
+void check_order(const CommandOutline& program, const std::vector<std::string>& words) {
+    const std::string name = words[0].substr(0, words[0].find('='));
+    for (const OptionOutline& option : program.options) {
+        if (std::ranges::count(option.names(), name) > 0) return;
+    }
+    for (const std::string& word : words) {
+        for (const CommandOutline& command : program.commands) {
+            if (word != command.name || command.hidden) continue;
+            throw Error::usage(
+                {.field = one_line(name),
+                 .problem = "an option comes after its command",
+                 .remedy = fmt::format("{} {} {}", program.path, command.name, one_line(name))});
+        }
+    }
+}
+
 // Throws Error (usage), or CLI::Success if only help or version was asked for.
 void parse(CLI::App& app, const std::vector<std::string>& words) {
-    if (!words.empty() && !words[0].starts_with('-')) {
-        check_command(outline_of(app, app.get_name()), words[0]);
+    if (!words.empty()) {
+        const CommandOutline program = outline_of(app, app.get_name());
+        words[0].starts_with('-') ? check_order(program, words) : check_command(program, words[0]);
     }
+    const auto refuse_foreign = [&] {
+        const auto [command, path] = called(app);
+        const std::string answer = answer_to_foreign(outline_of(*command, path), words);
+        if (!answer.empty()) throw Error::usage({.problem = answer});
+    };
     try {
         std::vector<std::string> from_the_back(words.rbegin(), words.rend());  // for CLI11
         const Variables variables(app);
         app.parse(from_the_back);
         variables.take(app);
     } catch (const CLI::Success&) {
+        refuse_foreign();  // -hf is no -h
         throw;
     } catch (const CLI::ParseError& error) {
+        refuse_foreign();
         throw Error::usage({.problem = describe(app, error, words)});
     }
 }

@@ -12,6 +12,7 @@
 #include "cli/json.h"
 #include "cli/model_name.h"
 #include "cli/options.h"
+#include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "model/io/random.h"
@@ -120,7 +121,8 @@ void add_tokenize(const Command& app, Action& action) {
     const Option text = command.add_option("--text", options->text, "The text").shown_as("WORDS");
     const Option file =
         command
-            .add_option("--file", options->file, "A file with the text; '-' reads standard input")
+            .add_option("--file", options->file,
+                        "A file with the text; '-', or a pipe and no option: standard input")
             .shown_as("FILE");
     const Option decode =
         command.add_option("--decode", options->decode, "Token ids to turn back into text")
@@ -139,8 +141,11 @@ void add_tokenize(const Command& app, Action& action) {
         "  millrace tokenize model.gguf --decode \"1 9038 2501\"");
     command.callback([=, &action] {
         if (!text.given() && !file.given() && !decode.given()) {
-            throw Error::usage({.problem = "--text, --file or --decode is required",
-                                .remedy = "--file - reads standard input"});
+            options->text = piped_text("the text", "give it with --text");
+            if (options->text.empty()) {
+                throw Error::usage({.problem = "--text, --file or --decode is required",
+                                    .remedy = "or a text piped to standard input"});
+            }
         }
         options->decode_given = decode.given();
         action = [options] { return tokenize(*options); };

@@ -14,9 +14,10 @@ const Ceilings& device_ceilings() {
     return measured;
 }
 
-Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds, bool compute) {
+Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds, bool compute, bool quick) {
     if (gpu) return device_ceilings();
-    Ceilings ceilings{.read = measure_read_bandwidth(pool, 0, seconds).best};
+    Ceilings ceilings{.read = quick ? measure_read_bandwidth(pool, 0, seconds, kQuickLookBytes).best
+                                    : measure_read_bandwidth(pool, 0, seconds).best};
     if (!compute) return ceilings;
     const ComputePeak peak = compute_peak(pool);
     ceilings.f32 = peak.f32;

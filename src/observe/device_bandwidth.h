@@ -21,8 +21,10 @@ Ceilings measure_device(std::size_t bytes = std::size_t{4} << 30);
 const Ceilings& device_ceilings();
 
 // The ceilings of where a run computes: those of the GPU, or what the threads of the pool read in
-// about `seconds`. `compute`: and what they compute, which takes 60 ms the first time.
-Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds, bool compute = false);
+// about `seconds`. `compute`: and what they compute, which takes 60 ms the first time. `quick`: a
+// CPU reads at most kQuickLookBytes, which large caches hold.
+Ceilings ceilings_of(bool gpu, ThreadPool& pool, double seconds, bool compute = false,
+                     bool quick = false);
 // The machine and its last-level cache, or the GPU and its L2.
 RunPlace place_of(bool gpu);
 // "cpu", or the name of the GPU.

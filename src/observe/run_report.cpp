@@ -29,18 +29,26 @@ double RunReport::fraction_of_bandwidth() const {
     return ratio(bytes_per_second(), read_bandwidth);
 }
 
+bool fits(const RunReport& report, const RunPlace& place) {
+    return report.bytes_per_token() < as_double(place.cache_bytes);
+}
+
 std::string summary_line(const RunReport& report, const RunPlace& place) {
     std::string line;
     if (report.decode_steps > 0) {
         line = fmt::format("{} tok/s, {} GB/s", figure(report.tokens_per_second()),
                            figure(report.bytes_per_second() / 1e9));
-        if (report.read_bandwidth > 0) {
+        if (report.fraction_of_bandwidth() > 1 && !fits(report, place)) {
+            line += fmt::format(
+                ", more than the {} GB/s {} read when that was measured: other work disturbed it",
+                figure(report.read_bandwidth / 1e9), place.reader);
+        } else if (report.read_bandwidth > 0) {
             line += fmt::format(", {:.0f}% of the {} GB/s {} reads",
                                 100 * report.fraction_of_bandwidth(),
                                 figure(report.read_bandwidth / 1e9), place.reader);
         }
         line += fmt::format(", {} per token", short_bytes(report.bytes_per_token()));
-        if (report.bytes_per_token() < as_double(place.cache_bytes)) {
+        if (fits(report, place)) {
             line += fmt::format(" (it fits into {})", place.cache);
         }
         line += fmt::format(
@@ -97,9 +105,13 @@ nlohmann::ordered_json report_json(const RunReport& report) {
     json.update({{"decode_s", report.decode_seconds},
                  {"tok_s", report.tokens_per_second()},
                  {"gb_s", report.bytes_per_second() / 1e9},
-                 {"read_bandwidth_gb_s", report.read_bandwidth / 1e9},
-                 {"percent_of_bandwidth", 100 * report.fraction_of_bandwidth()},
+                 {"read_bandwidth_gb_s", nullptr},
+                 {"percent_of_bandwidth", nullptr},
                  {"bytes_per_token", report.bytes_per_token()}});
+    if (report.read_bandwidth > 0) {
+        json["read_bandwidth_gb_s"] = report.read_bandwidth / 1e9;
+        json["percent_of_bandwidth"] = 100 * report.fraction_of_bandwidth();
+    }
     return json;
 }
 

@@ -42,17 +42,21 @@ struct RunPlace {
     std::uint64_t cache_bytes = 0;
 };
 
+// Whether the cache holds what a token reads, so that the memory's rate is no limit.
+bool fits(const RunReport& report, const RunPlace& place);
+
 // One line: tok/s, GB/s, per cent of the read bandwidth, bytes per token, and the prompt's rate.
-// Notes if the bytes of a token fit into the cache, so that memory bandwidth is no limit.
+// Notes if the bytes of a token fit into the cache, and if the run read faster than the memory was
+// measured: then other work disturbed that measurement.
 std::string summary_line(const RunReport& report, const RunPlace& place = {});
 
 // A table of ops: calls, time and its share, bytes, GB/s, GFLOP/s.
 std::string op_table(const Ledger& ledger);
 
 // {"load_s", "prompt_tokens", "prefill_tokens", "prefill_s", "prefill_tok_s", "decode_steps",
-//  "decode_s", "tok_s", "gb_s", "read_bandwidth_gb_s", "percent_of_bandwidth", "bytes_per_token"};
-// of a model that fills in tokens "decode_tokens", "passes", "tokens_per_pass" instead of
-// "decode_steps".
+//  "decode_s", "tok_s", "gb_s", "read_bandwidth_gb_s", "percent_of_bandwidth", "bytes_per_token"},
+// the bandwidth and the per cent of it null if it was not measured; of a model that fills in tokens
+// "decode_tokens", "passes", "tokens_per_pass" instead of "decode_steps".
 nlohmann::ordered_json decoded_json(std::int64_t tokens, const std::optional<std::int64_t>& passes);
 nlohmann::ordered_json report_json(const RunReport& report);
 // {"linear": {"calls", "seconds", "bytes_read", "bytes_written", "flops"}, ...,

@@ -75,7 +75,7 @@ class Basics(driver.CliTest):
             self.ok(*words, env={"MILLRACE_DEVICE": "gpu"})
 
     def test_a_prompt_in_the_wrong_place(self):
-        self.fails(2, "run", "-p", "Once", "upon", "a", "time", says="a prompt is given with -p, in quotes")
+        self.fails(2, "run", "-p", "Once", "upon", "a", "time", says="a prompt of several words is given in quotes")
         self.fails(1, "run", "Once upon a time", says="a prompt is given with -p")
 
     def test_a_model_elsewhere(self):

@@ -106,7 +106,64 @@ class Prompts(driver.CliTest):
         self.assertEqual(self.ok_json("data", "check", self.fifo(stories))["stories"], 3)
 
 
+    def test_a_prompt_needs_no_option(self):
+        for command in ("run", "profile"):
+            got = self.ok_json(command, MODEL, "Once upon", *GREEDY, stdin=b"Something")
+            self.assertEqual((got["prompt"], got["ids"]), ("Once upon", self.want["ids"]))
+            self.assertEqual(self.ok_json(command, "-m", MODEL, "Once upon", *GREEDY)["ids"],
+                             self.want["ids"])
+        self.assertEqual(self.ok_json("run", MODEL, "", *GREEDY, stdin=b"Something")["prompt"], "")
+        self.assertEqual(self.ok_json("run", MODEL, "-", *GREEDY, stdin=b"Once\n")["prompt"], "Once")
+        self.assertEqual(self.ok("run", MODEL, *GREEDY, "--json", "--", "-5 degrees").json()["prompt"],
+                         "-5 degrees")
+        self.fails(2, "run", MODEL, "Once", "upon", says=("not expected: upon", "in quotes"))
+        self.fails(2, "run", MODEL, "Once", "-p", "upon", says="more than once")
+        self.fails(2, "run", MODEL, "Once", "--prompt-file", "a.txt", says="--prompt-file")
+        self.fails(1, "run", "Once upon a time", says="a prompt is given with -p")
+
+    def test_a_piped_text_needs_no_option(self):
+        want = self.ok("tokenize", MODEL, "--text", "Once upon\n", "--ids").out
+        self.assertEqual(self.ok("tokenize", MODEL, "--ids", stdin=b"Once upon\n").out, want)
+        text = b"Once upon a time there was a cat. " * 3
+        want = self.ok_json("eval", MODEL, "--text", "-", stdin=text)["nll"]
+        self.assertEqual(self.ok_json("eval", MODEL, stdin=text)["nll"], want)
+        for command in ("tokenize", "eval"):
+            self.fails(2, command, MODEL, stdin=b"", says=("--text", "required", "piped"))
+            done = subprocess.run([driver.BIN, command, str(MODEL)], stdin=subprocess.DEVNULL,
+                                  stderr=subprocess.PIPE, timeout=60)
+            self.assertEqual(done.returncode, 2)
+
+
 class Names(driver.CliTest):
+    def test_options_of_other_programs_are_answered(self):
+        for typed, says in ((("-ngl", 99), "--device"), (("-ngl99",), "--device"),
+                            (("--gpu-layers", 99), "--device"), (("--n-gpu-layers=9",), "--device"),
+                            (("-hf", "owner/name"), "millrace pull OWNER/NAME"),
+                            (("--hf-repo", "owner/name"), "millrace pull OWNER/NAME"),
+                            (("-cnv",), "millrace chat MODEL"),
+                            (("--conversation",), "millrace chat MODEL"),
+                            (("-f", "prompt.txt"), "--prompt-file")):
+            given = str(typed[0]).split("=")[0].rstrip("0123456789")
+            self.fails(2, "run", MODEL, *typed, says=(f"millrace: {given}: is not an option here", says))
+            self.fails(2, "run", *typed, MODEL, "-p", "x", says=says)
+        # A value may look like one, and other options begin alike.
+        self.assertEqual(self.ok_json("run", MODEL, "--prompt=-hf", *GREEDY)["prompt"], "-hf")
+        self.fails(2, "run", MODEL, "-fa", says="-fa: unknown option")
+        self.assertIn("Usage", self.ok("run", "-h").out)
+
+    def test_an_option_before_its_command(self):
+        self.fails(2, "--json", "run", says="--json: an option comes after its command; "
+                                            "millrace run --json")
+        self.fails(2, "--temp=0", "run", MODEL, says="millrace run --temp")
+        self.fails(2, "--jsn", says="--jsn")
+        self.assertIn("millrace", self.ok("--version").out)
+
+    def test_a_misspelt_model(self):
+        for given, near in (("storytellr", "storyteller"), ("Storyteller", "storyteller"),
+                            ("storyteller-difusion", "storyteller-diffusion")):
+            self.fails(1, "run", given, "-p", "x", says=f"did you mean {near}?")
+        self.fails(1, "run", "llama", says="or name a bundled model: storyteller")
+
     def test_other_names(self):
         want = self.ok_json("run", MODEL, "-p", "Once", "-n", 5, "--temp", 0.7, "--seed", 3, "--ctx", 60,
                             "--threads", 1)

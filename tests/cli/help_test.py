@@ -81,7 +81,7 @@ class Help(driver.CliTest):
         self.fails(2, "bench", says=("name a command: ", "decode, ", "gemm"))
         self.fails(2, "data", says="name a command: pack, storybook or check;")
         self.fails(2, "rum", says="rum: unknown command; did you mean 'millrace run'?")
-        self.fails(2, "run", "a", "b", says=("not expected: b", "millrace run --help"))
+        self.fails(2, "run", "a", "b", "c", says=("not expected: c", "millrace run --help"))
 
     def test_values_that_are_none(self):
         for arguments, problem in (

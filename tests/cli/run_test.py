@@ -32,6 +32,25 @@ class Run(driver.CliTest):
         self.assertGreater(linear["flops"], 0)
         self.assertEqual(got["ledger"]["decode"]["host_to_device_bytes"], 0)
 
+    def test_a_quiet_run_measures_nothing(self):
+        """Measuring the memory takes 64 MiB or more, the model 0.5 MB."""
+        def peak(*arguments):
+            process = subprocess.Popen([driver.BIN, "run", str(MODEL), "-p", "Once", "-n", "4", "--json",
+                                        *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                       env={**os.environ, **driver.MEASURED})
+            said = json.loads(process.stdout.read())
+            _, status, usage = os.wait4(process.pid, 0)
+            process.stdout.close()
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(process.returncode, 0)
+            return said, usage.ru_maxrss << 10
+        quiet, bytes_ = peak("-q")
+        self.assertIsNone(quiet["read_bandwidth_gb_s"])
+        self.assertIsNone(quiet["percent_of_bandwidth"])
+        said, measured = peak("-q", "--roofline")  # which asks for it
+        self.assertGreater(said["read_bandwidth_gb_s"], 0)
+        self.assertGreater(measured - bytes_, 50 << 20)
+
     def test_the_speed_of_the_memory_can_be_stated(self):
         words = ("run", MODEL, "-p", "Once", "-n", 4, "--ignore-eos")
         got = self.ok_json(*words, env={"MILLRACE_READ_RATE": "12.5GB/s"})

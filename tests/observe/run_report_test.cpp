@@ -61,6 +61,30 @@ TEST(RunReport, SaysWhereTheCacheHoldsAToken) {
     EXPECT_NE(gpu.find("GB/s this GPU reads"), std::string::npos) << gpu;
 }
 
+TEST(RunReport, SaysThatTheMeasurementWasDisturbed) {
+    RunReport report = ten_steps();  // it read 20 MB/s
+    report.read_bandwidth = 17e6;
+    const std::string line = summary_line(report);
+    EXPECT_NE(line.find("more than the 0.02 GB/s this machine read when that was measured: other "
+                        "work disturbed it"),
+              std::string::npos)
+        << line;
+    EXPECT_EQ(line.find('%'), std::string::npos) << line;
+    // From the cache it may well be faster than the memory.
+    const std::string cached = summary_line(report, {.cache_bytes = 3'000'000});
+    EXPECT_NE(cached.find("118% of the 0.02 GB/s"), std::string::npos) << cached;
+    report.read_bandwidth = 20e6;  // exactly
+    EXPECT_NE(summary_line(report).find("100% of"), std::string::npos) << summary_line(report);
+}
+
+TEST(RunReport, WhatWasNotMeasuredIsNull) {
+    RunReport report = ten_steps();
+    report.read_bandwidth = 0;
+    EXPECT_TRUE(report_json(report).at("read_bandwidth_gb_s").is_null());
+    EXPECT_TRUE(report_json(report).at("percent_of_bandwidth").is_null());
+    EXPECT_EQ(summary_line(report).find('%'), std::string::npos);
+}
+
 TEST(RunReport, NothingDoneDividesByNothing) {
     const RunReport nothing;
     EXPECT_EQ(nothing.tokens_per_second(), 0);

@@ -35,7 +35,7 @@ __device__ __forceinline__ void copy_box(unsigned to, const CUtensorMap& map, in
 __device__ __forceinline__ void copy_box_to(std::uint16_t blocks, unsigned to,
                                             const CUtensorMap& map, int dim, int head, int token,
                                             unsigned barrier, std::uint64_t policy) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
         ".multicast::cluster.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6, %7;" ::"r"(to),
