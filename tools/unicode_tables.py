@@ -34,6 +34,23 @@ def classes():
     return out
 
 
+def words():
+    """Ranges of \\w (UTS 18, annex C): letters and what else is alphabetic, marks, decimal digits,
+    connectors, joiners. Of what is alphabetic, Python does not know the circled letters."""
+    also = {0x200C, 0x200D, *range(0x24B6, 0x24EA), *range(0x1F130, 0x1F14A),
+            *range(0x1F150, 0x1F16A), *range(0x1F170, 0x1F18A)}
+    out = []
+    for cp in range(LAST):
+        category = unicodedata.category(chr(cp))
+        if not (category[0] in "LM" or category in ("Nd", "Nl", "Pc") or cp in also):
+            continue
+        if out and out[-1][1] == cp - 1:
+            out[-1][1] = cp
+        else:
+            out.append([cp, cp])
+    return out
+
+
 def combining():
     """Ranges of one canonical combining class other than 0."""
     out = []
@@ -93,6 +110,7 @@ def main():
           "constexpr auto number = CharClass::number;\n"
           "constexpr auto space = CharClass::space;\n}  // namespace\n")
     table("ClassRange", "kClasses", classes())
+    table("WordRange", "kWords", words())
     table("CombiningRange", "kCombining", combining())
     table("Decomposition", "kDecompositions", pairs)
     table("Composition", "kCompositions", compositions(pairs))

@@ -11,11 +11,7 @@ namespace {
 
 constexpr std::size_t kPart = 64 << 10;  // bytes of text searched at a time, at least
 
-bool is_word(std::string_view text, std::size_t pos) {
-    const char32_t code = char_at(text, pos).code;
-    const CharClass kind = class_of(code);
-    return kind == CharClass::letter || kind == CharClass::number || code == '_';
-}
+bool is_word_at(std::string_view text, std::size_t pos) { return is_word(char_at(text, pos).code); }
 
 bool is_space(std::string_view text, std::size_t pos) {
     return class_of(char_at(text, pos).code) == CharClass::space;
@@ -128,36 +124,40 @@ void AddedTokens::Search::look(std::size_t from) {
     }
 }
 
-AddedTokens::Match AddedTokens::Search::next(std::size_t from) {
+AddedTokens::Match AddedTokens::Search::next() {
     const std::string_view text = text_;
-    std::size_t at =
-        from;  // where matches may begin: one that is not a whole word uses up its text
+    const auto strips = [&](std::size_t pos) {
+        return is_space(text, pos) && (strips_space_ || text[pos] != ' ');
+    };
     while (!tokens_.empty()) {
-        while (!starts_.empty() && starts_.back().pos < at) starts_.pop_back();
+        while (!starts_.empty() && starts_.back().pos < at_) starts_.pop_back();
         if (starts_.empty()) {
-            if (std::max(at, looked_) >= text.size()) break;
-            look(at);
+            if (std::max(at_, looked_) >= text.size()) break;
+            look(at_);
             continue;
         }
         const auto [pos, index] = starts_.back();
         starts_.pop_back();
         const AddedToken& found = tokens_.tokens_[static_cast<std::size_t>(index)];
         std::size_t begin = pos, end = pos + found.text.size();
-        if (found.single_word && ((begin > 0 && is_word(text, char_before(text, begin))) ||
-                                  (end < text.size() && is_word(text, end)))) {
-            at = end;
+        at_ = end;  // one that is not a whole word uses up its text, too
+        if (found.single_word && ((begin > 0 && is_word_at(text, char_before(text, begin))) ||
+                                  (end < text.size() && is_word_at(text, end)))) {
             continue;
         }
         if (found.lstrip) {
-            while (begin > from) {
+            while (begin > taken_) {
                 const std::size_t before = char_before(text, begin);
-                if (before < from || !is_space(text, before)) break;
+                if (before < taken_ || !strips(before)) break;
                 begin = before;
             }
+            begin = std::max(begin, taken_);
         }
         if (found.rstrip) {
-            while (end < text.size() && is_space(text, end)) end += char_at(text, end).size;
+            while (end < text.size() && strips(end)) end += char_at(text, end).size;
         }
+        if (begin >= end) continue;  // white space that the last match has taken
+        taken_ = end;
         return {begin, end, found.id};
     }
     return {text.size(), text.size(), -1};

@@ -62,11 +62,17 @@ class AddedTokens {
       public:
         // Finds special tokens only if `special` is true, and none that overlaps a `literal` range.
         // Ranges are in order.
+        // `strips_space`: lstrip and rstrip take U+0020, too.
         Search(const AddedTokens& tokens, std::string_view text, bool special,
-               std::span<const LiteralRange> literal = {})
-            : tokens_(tokens), text_(text), literal_(literal), special_(special) {}
-        // The first match at or after `from`, which must not decrease from call to call.
-        Match next(std::size_t from);
+               std::span<const LiteralRange> literal = {}, bool strips_space = true)
+            : tokens_(tokens),
+              text_(text),
+              literal_(literal),
+              special_(special),
+              strips_space_(strips_space) {}
+        // A match may begin before the end of the one before it: white space that an `rstrip` took
+        // is searched, too.
+        Match next();
 
       private:
         struct Start {
@@ -78,9 +84,11 @@ class AddedTokens {
         const AddedTokens& tokens_;
         std::string_view text_;
         std::span<const LiteralRange> literal_;
-        bool special_;
+        bool special_, strips_space_;
         std::vector<Start> starts_;  // found in the searched part, the first one last
         std::size_t looked_ = 0;     // end of the searched part
+        std::size_t at_ = 0;         // where the next match may begin
+        std::size_t taken_ = 0;      // end of the last match
     };
 
   private:

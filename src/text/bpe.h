@@ -41,6 +41,7 @@ class PairTable {
     // The last value set for a pair wins, as when merges are loaded into a dictionary.
     void set(std::int32_t left, std::int32_t right, Found value);
     Found find(std::int32_t left, std::int32_t right) const;
+    bool empty() const { return used_ == 0; }
 
   private:
     static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};

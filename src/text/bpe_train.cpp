@@ -241,7 +241,7 @@ void BpeTrainer::Words::add(std::string_view word, std::uint64_t count) {
 void BpeTrainer::count(std::string_view text, Words& words) const {
     AddedTokens::Search search(special_, text, true);
     for (std::size_t pos = 0; pos < text.size();) {
-        const AddedTokens::Match match = search.next(pos);
+        const AddedTokens::Match match = search.next();
         const std::string_view section = text.substr(0, match.begin);
         while (pos < section.size()) {
             const std::size_t end = word_end(PreTokenizer::gpt2, section, pos);

@@ -4,6 +4,7 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "core/error.h"
 #include "text/tokenizer_impl.h"
@@ -43,17 +44,18 @@ class Encoder {
         if (after < 0) return;
         const auto id = static_cast<std::size_t>(after);
         // `unk` and byte tokens stand for text: no section starts after them.
-        const bool mark = (impl.added[id] || impl.special[id]) && after != impl.data.unk &&
-                          impl.data.types[id] != TokenType::byte;
+        const bool mark = (impl.added[id] || impl.special[id]) && !impl.in_text[id] &&
+                          after != impl.data.unk && impl.data.types[id] != TokenType::byte;
         start_ = mark ? Start::section : Start::inside;
     }
 
     void text(std::string_view text, bool parse_special, std::span<const LiteralRange> literal) {
         AddedTokens::Search search(impl_.raw_added, text, parse_special, literal);
-        for (std::size_t pos = 0; pos < text.size();) {
-            const auto match = search.next(pos);
+        for (std::size_t pos = 0;;) {
+            const auto match = search.next();
             if (match.begin > pos) section(text, pos, match.begin, parse_special, literal);
-            if (match.id >= 0) out_.push_back(match.id);
+            if (match.id < 0) break;
+            out_.push_back(match.id);
             pos = match.end;
         }
     }
@@ -75,35 +77,49 @@ class Encoder {
                     {std::max(r->begin, begin) - begin, std::min(r->end, end) - begin});
             }
         }
-        if (data.nfc && !is_ascii(text)) text = kept_.emplace_back(normalized(text, inside));
+        const bool spaces = data.normalizes_spaces() && !impl_.normalized_added.empty();
+        if ((data.nfc || spaces) && !is_ascii(text)) {
+            text = kept_.emplace_back(normalized(text, inside));
+        }
         if (data.model == TokenizerModel::bytes) {
-            for (char c : text) push_byte(out_, c);
+            for (char c : text) {
+                if (byte_id(c) >= 0) out_.push_back(byte_id(c));
+            }
             return;
         }
-        AddedTokens::Search search(impl_.normalized_added, text, parse_special, inside);
-        for (std::size_t pos = 0; pos < text.size();) {
-            const auto match = search.next(pos);
+        // Where spaces are marks already, they are no white space.
+        AddedTokens::Search search(impl_.normalized_added, text, parse_special, inside,
+                                   !data.normalizes_spaces());
+        for (std::size_t pos = 0;;) {
+            const auto match = search.next();
             if (match.begin > pos) {
                 plain(text.substr(pos, match.begin - pos), first && pos == 0);
             }
-            if (match.id >= 0) out_.push_back(match.id);
+            if (match.id < 0) break;
+            out_.push_back(match.id);
             pos = match.end;
         }
     }
 
-    // NFC. Literal ranges are adjusted: the text inside and between them is normalized part by
-    // part.
-    static std::string normalized(std::string_view text, std::vector<LiteralRange>& ranges) {
+    // NFC, and U+2581 as the space that it stands for. Literal ranges are adjusted: the text inside
+    // and between them is normalized part by part.
+    std::string normalized(std::string_view text, std::vector<LiteralRange>& ranges) const {
+        const TokenizerData& data = impl_.data;
+        const auto normal = [&](std::size_t begin, std::size_t end) {
+            const std::string_view part = text.substr(begin, end - begin);
+            const std::string composed = data.nfc ? nfc(part) : std::string(part);
+            return data.normalizes_spaces() ? with_spaces(composed) : composed;
+        };
         std::string out;
         std::size_t pos = 0;
         for (LiteralRange& range : ranges) {
-            out += nfc(text.substr(pos, range.begin - pos));
+            out += normal(pos, range.begin);
             const std::size_t begin = out.size();
-            out += nfc(text.substr(range.begin, range.end - range.begin));
+            out += normal(range.begin, range.end);
             pos = range.end;
             range = {begin, out.size()};
         }
-        return out += nfc(text.substr(pos));
+        return out += normal(pos, text.size());
     }
 
     // `first`: the encoded text begins here.
@@ -132,16 +148,31 @@ class Encoder {
             }
         } else {
             for (std::size_t pos = 0; pos < text.size();) {
-                const std::size_t end = piece_end(text, pos);
-                if (data.split_spaces && text[pos] == ' ') after_unk_ = false;
-                word(text.substr(pos, end - pos));
+                const std::size_t space =
+                    data.split_spaces ? text.find(' ', pos + 1) : std::string_view::npos;
+                const std::size_t end = std::min(space, text.size());
+                after_unk_ = false;
+                sentence(text.substr(pos, end - pos));
                 pos = end;
             }
         }
     }
 
-    // SentencePiece merges the whole text at once. Cutting it where no merge can join changes
-    // nothing, and lets words be cached.
+    // SentencePiece merges the whole text at once, or from space to space. Cutting it where no
+    // merge can join changes nothing, and lets words be cached.
+    void sentence(std::string_view text) {
+        if (impl_.data.ignore_merges) {
+            if (const std::int32_t id = impl_.whole_piece(text); id >= 0) {
+                out_.push_back(id);
+                return;
+            }
+        }
+        for (std::size_t pos = 0; pos < text.size();) {
+            const std::size_t end = impl_.merges_whole ? text.size() : piece_end(text, pos);
+            word(text.substr(pos, end - pos));
+            pos = end;
+        }
+    }
     std::size_t piece_end(std::string_view text, std::size_t pos) const {
         std::size_t end = pos + 1;
         while (end < text.size()) {
@@ -150,7 +181,6 @@ class Encoder {
                             [Tokenizer::Impl::byte_class(right)]) {
                 break;
             }
-            if (right == ' ' && impl_.data.split_spaces) break;
             ++end;
         }
         return end;
@@ -186,6 +216,7 @@ class Encoder {
     // Puts the ids into symbols_.
     void merge_word(std::string_view word) {
         symbols_.clear();
+        unk_waits_ = false;
         if (impl_.data.model == TokenizerModel::byte_level_bpe) {
             if (impl_.data.ignore_merges) {
                 if (const std::int32_t id = impl_.by_bytes.find(word); id >= 0) {
@@ -193,7 +224,8 @@ class Encoder {
                     return;
                 }
             }
-            for (char c : word) push_byte(symbols_, c);
+            for (char c : word) push_byte(c);
+            put_unk();
             merge(impl_.pairs, symbols_, scratch_);
             return;
         }
@@ -202,6 +234,7 @@ class Encoder {
             push_char(word.substr(i, c.size));
             i += c.size;
         }
+        put_unk();
         merge(impl_.pairs, symbols_, scratch_);
         if (impl_.partial_chars.empty()) return;
         const auto vocab = static_cast<std::int32_t>(impl_.data.tokens.size());
@@ -209,52 +242,61 @@ class Encoder {
                          [&](std::int32_t id) { return id >= vocab; })) {
             return;
         }
-        std::vector<std::int32_t> whole;
-        for (std::int32_t id : symbols_) {
+        const std::vector<std::int32_t> parts = std::exchange(symbols_, {});
+        for (std::int32_t id : parts) {
             if (id < vocab) {
-                whole.push_back(id);
+                push_known(id);
             } else {
-                push_unknown(whole, impl_.partial_chars[static_cast<std::size_t>(id - vocab)]);
+                push_unknown(impl_.partial_chars[static_cast<std::size_t>(id - vocab)]);
             }
         }
-        symbols_.swap(whole);
+        put_unk();
     }
 
     void push_char(std::string_view character) {
         std::int32_t id = impl_.by_bytes.find(character);
         if (id < 0 && !impl_.partial_chars.empty()) id = impl_.partial_ids.find(character);
         if (id >= 0) {
-            symbols_.push_back(id);
+            push_known(id);
         } else {
-            push_unknown(symbols_, character);
+            push_unknown(character);
         }
+    }
+    void push_known(std::int32_t id) {
+        put_unk();
+        symbols_.push_back(id);
     }
 
-    // A character that is no token: its byte tokens if all of them exist, else `unk`.
-    void push_unknown(std::vector<std::int32_t>& ids, std::string_view character) {
+    // A character that is no token: its byte tokens if all of them exist, else `unk`. In a
+    // vocabulary by merges the bytes go before an `unk` that waits, as in Hugging Face's library.
+    void push_unknown(std::string_view character) {
         if (has_bytes(character)) {
-            for (char c : character) ids.push_back(byte_id(c));
+            if (!impl_.merges_whole) put_unk();
+            for (char c : character) symbols_.push_back(byte_id(c));
         } else {
-            push_unk(ids);
+            push_unk();
         }
     }
-    void push_unk(std::vector<std::int32_t>& ids) const {
-        const std::optional<std::int32_t> unk = impl_.data.unk;
-        if (!unk || (impl_.data.fuse_unk && !ids.empty() && ids.back() == *unk)) return;
-        ids.push_back(*unk);
+    // Of a run of unknown characters there is one `unk`, if they fuse.
+    void push_unk() {
+        if (!impl_.data.fuse_unk) put_unk();
+        unk_waits_ = impl_.data.unk.has_value();
+    }
+    void put_unk() {
+        if (std::exchange(unk_waits_, false)) symbols_.push_back(*impl_.data.unk);
     }
 
     // Some byte-level vocabularies have no tokens for bytes that UTF-8 never uses.
-    void push_byte(std::vector<std::int32_t>& ids, char c) {
+    void push_byte(char c) {
         constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
         const auto byte = static_cast<unsigned char>(c);
         const bool never = byte == 0xC0 || byte == 0xC1 || byte >= 0xF5;
         if (byte_id(c) >= 0) {
-            ids.push_back(byte_id(c));
+            push_known(byte_id(c));
         } else if (never && has_bytes(kReplacement)) {
-            for (char r : kReplacement) ids.push_back(byte_id(r));
+            for (char r : kReplacement) push_known(byte_id(r));
         } else {
-            push_unk(ids);
+            push_unk();
         }
     }
 
@@ -273,6 +315,7 @@ class Encoder {
     std::vector<std::int32_t> symbols_;
     MergeScratch scratch_;
     bool after_unk_ = false;        // the last id is the `unk` of a run that may go on
+    bool unk_waits_ = false;        // an `unk` that symbols_ get before the next known character
     std::deque<std::string> kept_;  // owns texts that the cache's keys point into
 };
 

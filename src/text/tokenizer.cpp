@@ -38,6 +38,27 @@ std::string with_spaces(std::string_view token) {
     return out;
 }
 
+std::vector<bool> made_by_text(const TokenizerData& data, bool merges) {
+    std::vector<bool> out(data.tokens.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        const std::string& token = data.tokens[i];
+        if (token.empty() || char_at(token, 0).size != token.size()) continue;
+        out[i] = data.model == TokenizerModel::sentencepiece_bpe || bytes_of_token(token);
+    }
+    if (!merges) return out;
+    StringIndex ids;
+    ids.reserve(out.size());
+    for (std::size_t i = 0; i < out.size(); ++i) {
+        ids.insert(data.tokens[i], static_cast<std::int32_t>(i));
+    }
+    for (const Merge& m : data.merges) {
+        const std::int32_t made = ids.find(data.tokens[static_cast<std::size_t>(m.left)] +
+                                           data.tokens[static_cast<std::size_t>(m.right)]);
+        if (made >= 0) out[static_cast<std::size_t>(made)] = true;
+    }
+    return out;
+}
+
 Tokenizer::Impl::Impl(TokenizerData source) : data(std::move(source)) {
     byte_ids.fill(-1);
     check();
@@ -50,6 +71,20 @@ Tokenizer::Impl::Impl(TokenizerData source) : data(std::move(source)) {
     } else {
         take_merges();
     }
+    const bool by_scores = data.merges.empty() && !pairs.empty();
+    merges_whole =
+        data.model == TokenizerModel::sentencepiece_bpe && !by_scores && unknown_reaches_far();
+}
+
+// Without `unk` the characters beside an unknown one become neighbours. With both `unk` and bytes,
+// an `unk` comes after the bytes that follow it. An `unk` that is text, too, may merge.
+bool Tokenizer::Impl::unknown_reaches_far() const {
+    if (has_all_bytes()) return false;
+    if (!data.unk) return true;
+    return std::any_of(byte_ids.begin(), byte_ids.end(), [](auto id) { return id >= 0; }) ||
+           made_by_text(data, true)[static_cast<std::size_t>(*data.unk)] ||
+           std::any_of(data.merges.begin(), data.merges.end(),
+                       [&](const Merge& m) { return m.left == *data.unk || m.right == *data.unk; });
 }
 
 void Tokenizer::Impl::check() const {
@@ -99,6 +134,17 @@ void Tokenizer::Impl::index_tokens() {
     special.resize(n);
     added.resize(n);
     ends_generation.resize(n);
+    piece.resize(n);
+    in_text.resize(n);
+    for (const AddedToken& token : data.added) {
+        const auto i = static_cast<std::size_t>(token.id);
+        piece[i] = token.piece && data.types[i] != TokenType::byte;
+        // A plain one of SentencePiece is always found before any merging, unless it is the mark of
+        // a space.
+        in_text[i] = token.piece && !token.special &&
+                     (data.model == TokenizerModel::byte_level_bpe || token.single_word ||
+                      token.text.find(kSpaceMark) != std::string::npos);
+    }
     by_token.reserve(n);
     by_bytes.reserve(n);
     for (std::size_t i = 0; i < n; ++i) {
@@ -107,16 +153,16 @@ void Tokenizer::Impl::index_tokens() {
         const auto id = static_cast<std::int32_t>(i);
         special[i] = type == TokenType::control || type == TokenType::unknown;
         by_token.insert(token, id);
-        bool mergeable = type == TokenType::normal;
+        if (type == TokenType::normal) piece[i] = 1;
+        bool mergeable = piece[i];
         prints[i] = type == TokenType::unused ? std::string() : token;  // an unused id
         if (data.model == TokenizerModel::bytes) {
             mergeable = false;
             if (i < 256) prints[i] = std::string(1, static_cast<char>(i));
             if (i < 256) byte_ids[i] = id;
         } else if (data.model == TokenizerModel::byte_level_bpe) {
-            // A user-defined token may be stored in
-            // either form; its text is the literal one.
-            if (type == TokenType::normal) {
+            // Other added tokens are stored as they are.
+            if (piece[i]) {
                 if (auto bytes = bytes_of_token(token)) {
                     prints[i] = std::move(*bytes);
                 } else {
@@ -133,11 +179,15 @@ void Tokenizer::Impl::index_tokens() {
                      .problem = "is marked as a byte but is not of the form <0xNN>"});
             }
             prints[i] = std::string(1, static_cast<char>(byte));
-            if (byte_ids[static_cast<std::size_t>(byte)] < 0) {
+            // Texts become bytes by the usual names alone: <0xC3>, not <0xc3>.
+            if (token == fmt::format("<0x{:02X}>", byte) &&
+                byte_ids[static_cast<std::size_t>(byte)] < 0) {
                 byte_ids[static_cast<std::size_t>(byte)] = id;
             }
-        } else if (type == TokenType::normal) {
+        } else if (piece[i]) {
             prints[i] = with_spaces(token);
+            // In a text every space is a mark before it is merged.
+            if (token.find(' ') != std::string::npos) mergeable = false;
         }
         if (mergeable && !prints[i].empty()) by_bytes.insert(prints[i], id);
     }
@@ -169,6 +219,14 @@ void Tokenizer::Impl::index_tokens() {
     }
 }
 
+std::int32_t Tokenizer::Impl::whole_piece(std::string_view text) const {
+    const std::int32_t id = by_bytes.find(text);
+    if (id >= 0 || byte_of_name(text) < 0) return id;
+    const std::int32_t byte = by_token.find(text);
+    const bool is_byte = byte >= 0 && data.types[static_cast<std::size_t>(byte)] == TokenType::byte;
+    return is_byte ? byte : -1;
+}
+
 void Tokenizer::Impl::index_added() {
     cuttable =
         data.model == TokenizerModel::byte_level_bpe && data.space_prefix == SpacePrefix::never;
@@ -179,16 +237,16 @@ void Tokenizer::Impl::index_added() {
         }
         if (token.rstrip && !t.empty() && is_letter(t.back())) cuttable = false;
         added[static_cast<std::size_t>(token.id)] = 1;
-        // A byte token that is also an added token still prints the byte.
-        if (data.types[static_cast<std::size_t>(token.id)] != TokenType::byte) {
-            prints[static_cast<std::size_t>(token.id)] = token.text;
+        // A byte or a piece that is also an added token still prints as such.
+        const auto i = static_cast<std::size_t>(token.id);
+        AddedToken searched = token;
+        if (token.normalized && data.nfc) searched.text = nfc(token.text);
+        if (token.normalized && data.normalizes_spaces()) {
+            searched.text = with_spaces(searched.text);
         }
-        // Searching for a token after normalization differs from searching before only under NFC:
-        // SentencePiece's normalization concerns spaces, and here spaces stay as they are.
-        if (token.normalized && data.model == TokenizerModel::byte_level_bpe) {
-            AddedToken composed = token;
-            if (data.nfc) composed.text = nfc(token.text);
-            normalized_added.insert(composed);
+        if (data.types[i] != TokenType::byte && !piece[i]) prints[i] = searched.text;
+        if (token.normalized) {
+            normalized_added.insert(searched);
         } else {
             raw_added.insert(token);
         }
@@ -257,14 +315,14 @@ void Tokenizer::Impl::take_scores() {
                                 .value = fmt::format("{}", data.scores[i]),
                                 .problem = "is not a finite number"});
         }
-        if (data.types[i] == TokenType::normal) order.push_back(data.scores[i]);
+        if (piece[i]) order.push_back(data.scores[i]);
     }
     std::sort(order.begin(), order.end(), std::greater<>());
     order.erase(std::unique(order.begin(), order.end()), order.end());
     for (std::size_t i = 0; i < prints.size(); ++i) {
         const std::string& text = prints[i];
         const auto id = static_cast<std::int32_t>(i);
-        if (data.types[i] != TokenType::normal || by_bytes.find(text) != id) continue;
+        if (!piece[i] || by_bytes.find(text) != id) continue;
         if (text.size() > kLongestPiece) {  // the cuts below take time quadratic in it
             throw Error::input({.file = data.name,
                                 .field = fmt::format("token {}", i),
@@ -370,7 +428,7 @@ void Tokenizer::append_piece(std::int32_t id, bool skip_special, bool& at_start,
                              std::string& out) const {
     if (id < 0 || id >= vocab_size()) return;
     const auto i = static_cast<std::size_t>(id);
-    if (impl_->added[i] || impl_->special[i]) {
+    if ((impl_->added[i] || impl_->special[i]) && !impl_->in_text[i]) {
         if (!(skip_special && impl_->special[i])) out += impl_->prints[i];
         // If unknown characters become `unk`, it stands for text, and no space follows it. Nor does
         // one follow a byte token, unless it was in the text.
@@ -381,8 +439,7 @@ void Tokenizer::append_piece(std::int32_t id, bool skip_special, bool& at_start,
     }
     std::string_view bytes = impl_->prints[i];
     if (at_start && data().model == TokenizerModel::sentencepiece_bpe &&
-        data().space_prefix != SpacePrefix::never && data().types[i] == TokenType::normal &&
-        bytes.starts_with(' ')) {
+        data().space_prefix != SpacePrefix::never && impl_->piece[i] && bytes.starts_with(' ')) {
         bytes.remove_prefix(1);
     }
     at_start = false;

@@ -33,6 +33,9 @@ struct AddedToken {
     bool rstrip = false;
     bool single_word = false;
     bool normalized = false;  // searched for after normalization, not before
+    // Also a piece of the model's vocabulary: characters and merges make it where the added token
+    // itself is not found (`°` is the name of a byte, too). It prints as a piece.
+    bool piece = false;
 };
 
 // Where SentencePiece models insert a space before the text.
@@ -45,6 +48,11 @@ enum class SpacePrefix {
 struct Merge {
     std::int32_t left, right;  // token ids; the index in the list is the rank
 };
+
+struct TokenizerData;
+// By id: whether a token's form says that text can become it without it being looked for: the name
+// of one byte or one character; with `merges` also what a merge makes.
+std::vector<bool> made_by_text(const TokenizerData& data, bool merges);
 
 struct TokenizerData {
     std::string name{};  // file name, for errors
@@ -74,6 +82,11 @@ struct TokenizerData {
     std::string template_file{};  // file of the templates; empty: `name`
     std::string tool_template{};  // if the file has another one for conversations with tools
 
+    // Spaces become U+2581 before normalized added tokens are looked for, rather than by Metaspace.
+    bool normalizes_spaces() const {
+        return model == TokenizerModel::sentencepiece_bpe && !prefix_if_missing && !split_spaces &&
+               space_prefix != SpacePrefix::first;
+    }
     bool add_bos() const { return bos && !prefix.empty() && prefix.front() == *bos; }
     bool add_eos() const { return eos && !suffix.empty() && suffix.back() == *eos; }
     std::string gguf_model() const {

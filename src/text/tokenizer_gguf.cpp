@@ -29,7 +29,14 @@ constexpr std::pair<std::int32_t, bool AddedToken::*> kFlags[] = {
     {4, &AddedToken::single_word},
     {8, &AddedToken::normalized},
 };
-constexpr std::int32_t kAllFlags = 15;
+// It is a piece though its form does not say so (made_by_text()), or the reverse.
+constexpr std::int32_t kOtherPiece = 16;
+constexpr std::int32_t kAllFlags = 31;
+
+// A file of SentencePiece's kind keeps no merges.
+std::vector<bool> pieces_by_form(const TokenizerData& data) {
+    return made_by_text(data, data.model == TokenizerModel::byte_level_bpe);
+}
 
 // The usual ids before and after a text.
 std::vector<std::int32_t> usual_ids(const std::optional<std::int32_t>& id, bool add) {
@@ -225,13 +232,15 @@ class Loader {
     }
 
     void added() {
+        const std::vector<bool> pieces = pieces_by_form(data_);
         for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
             TokenType& type = data_.types[i];
             if (is_filling(data_, i)) type = TokenType::unused;
             if (!is_added(type)) continue;
             data_.added.push_back({.id = static_cast<std::int32_t>(i),
                                    .text = data_.tokens[i],
-                                   .special = type != TokenType::user_defined});
+                                   .special = type != TokenType::user_defined,
+                                   .piece = pieces[i]});
         }
     }
 
@@ -257,6 +266,7 @@ class Loader {
                            fmt::format("is not a mask of flags from 0 to {}", kAllFlags));
             }
             for (const auto& [bit, flag] : kFlags) (*token).*flag = (mask & bit) != 0;
+            if ((mask & kOtherPiece) != 0) token->piece = !token->piece;
         }
     }
 
@@ -266,9 +276,10 @@ class Loader {
 
 std::vector<std::int32_t> flags_of_added(const TokenizerData& data) {
     std::vector<std::int32_t> out;
+    const std::vector<bool> pieces = pieces_by_form(data);
     for (const AddedToken& token : data.added) {
         const auto id = static_cast<std::size_t>(token.id);
-        std::int32_t mask = 0;
+        std::int32_t mask = token.piece != pieces[id] ? kOtherPiece : 0;
         for (const auto& [bit, flag] : kFlags) mask |= token.*flag ? bit : 0;
         if (mask == 0 || !is_added(data.types[id]) || is_filling(data, id)) continue;
         out.insert(out.end(), {token.id, mask});

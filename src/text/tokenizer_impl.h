@@ -23,8 +23,13 @@ struct Tokenizer::Impl {
     TokenizerData data;
     std::vector<std::string> prints;  // by id: the bytes it prints
     std::vector<std::uint8_t> special, added, ends_generation;
+    std::vector<std::uint8_t> piece;  // merging may make it
+    // Added tokens that are pieces, too, and more likely to stand for text than to be markers.
+    std::vector<std::uint8_t> in_text;
     StringIndex by_token;  // the file's form -> id
     StringIndex by_bytes;  // of tokens that merging can produce
+    // SentencePiece: the piece or byte that is spelt so (with spaces for marks), or -1.
+    std::int32_t whole_piece(std::string_view text) const;
     PairTable pairs;
     std::array<std::int32_t, 256> byte_ids{};  // -1: no token for that byte
     bool has_all_bytes() const {               // if so, no character is unknown
@@ -32,6 +37,9 @@ struct Tokenizer::Impl {
     }
     AddedTokens raw_added, normalized_added;
     bool cuttable = false;  // texts can be cut between a letter and a space (Tokenizer::cut_before)
+    // SentencePiece by merges: what is put where a character is unknown depends on what follows, or
+    // merges with it. Such a text is merged whole.
+    bool merges_whole = false;
     static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
     PreTokenizer pre = PreTokenizer::gpt2;
 
@@ -52,6 +60,7 @@ struct Tokenizer::Impl {
     void index_added();
     void take_merges();
     void take_scores();
+    bool unknown_reaches_far() const;
     void join(std::string_view left, std::string_view right);
     std::int32_t symbol_of(std::string_view character);
 };

@@ -11,6 +11,7 @@
 #include "text/byte_alphabet.h"
 #include "text/pretokenize.h"
 #include "text/tokenizer_impl.h"
+#include "text/unicode.h"
 
 namespace mr::text {
 namespace {
@@ -39,13 +40,15 @@ class Loader {
         data_.ignore_merges = flag(model, "model", "ignore_merges", false);
         data_.fuse_unk = flag(model, "model", "fuse_unk", false);
         byte_fallback_ = flag(model, "model", "byte_fallback", false);
+        no_dropout(model);
         normalizer(root);
         pre_tokenizer(root);
+        decoder(root);
         decide_model();
         vocabulary(model, root);
         merges(model);
-        const std::string unk = text_or(model, "model", "unk_token", "");
-        if (!unk.empty()) data_.unk = find(unk);
+        pieces();
+        unknown_token(model);
         if (const auto post = root.find_set("post_processor")) {
             post_processor(*post, "post_processor", 0);
         }
@@ -95,9 +98,22 @@ class Loader {
         }
         return value.get<std::int32_t>();
     }
+    std::optional<std::int32_t> find_piece(const std::string& token) const {
+        const auto id = find(token);
+        return id && in_vocabulary_[static_cast<std::size_t>(*id)] ? id : std::nullopt;
+    }
     std::optional<std::int32_t> find(const std::string& token) const {
         const auto it = ids_.find(token);
         return it == ids_.end() ? std::nullopt : std::optional(it->second);
+    }
+
+    void no_dropout(JsonValue model) const {
+        const auto dropout = model.find_set("dropout");
+        if (!dropout) return;
+        if (!dropout->is_number()) throw fail("model.dropout", *dropout, "is not a number");
+        if (dropout->get<double>() == 0) return;
+        throw fail("model.dropout", *dropout,
+                   "is not supported: a text would have other ids every time", "set it to null");
     }
 
     // --- Normalizer and pre-tokenizer: which of the known combinations is it? -------------------
@@ -116,11 +132,13 @@ class Loader {
         } else if (type == "NFC") {
             data_.nfc = true;
         } else if (type == "Prepend" && text_or(part, field, "prepend", "") == kSpaceMark) {
+            if (prepends_) throw fail(field, part, "is a second Prepend", "leave one of them out");
+            prepends_ = true;
             data_.space_prefix = SpacePrefix::always;
         } else if (type == "Replace" && text_or(part, field, "content", "") == kSpaceMark &&
                    text_or(object(part, "pattern", field + ".pattern"), field, "String", "") ==
                        " ") {
-            marks_spaces_ = true;
+            replaces_ = true;
         } else {
             throw fail(
                 field, part, "is not a supported normalizer",
@@ -151,6 +169,11 @@ class Loader {
         } else if (type == "ByteLevel" && !byte_level_) {
             byte_level_ = true;
             if (flag(part, field, "add_prefix_space", true)) {
+                if (pre_) {
+                    throw fail(field + ".add_prefix_space", part["add_prefix_space"],
+                               "is not supported behind Split: every word would get a space",
+                               "set it to false");
+                }
                 data_.space_prefix = SpacePrefix::always;
                 data_.prefix_if_missing = true;
             }
@@ -166,11 +189,20 @@ class Loader {
             const bool keeps_matches =
                 (behavior == "Isolated" && !invert) || (behavior == "Removed" && invert);
             if (!pre_ || !keeps_matches) unknown_pre_tokenizer(part, field);
-        } else if (type == "Metaspace" && text_or(part, field, "replacement", "") == kSpaceMark) {
-            marks_spaces_ = true;
+        } else if (type == "Metaspace" && !metaspace_ &&
+                   text_or(part, field, "replacement", "") == kSpaceMark) {
+            if (prepends_) {
+                throw fail(field, part, "with the normalizer Prepend is not supported",
+                           "leave one of them out");
+            }
+            metaspace_ = true;
             const bool add = flag(part, field, "add_prefix_space", true);
             const std::string scheme =
                 text_or(part, field, "prepend_scheme", add ? "always" : "never");
+            if (!add && scheme != "never") {
+                throw fail(field + ".prepend_scheme", part["prepend_scheme"],
+                           "contradicts add_prefix_space: false");
+            }
             data_.split_spaces = flag(part, field, "split", true);
             data_.prefix_if_missing = true;
             if (scheme == "first") {
@@ -187,10 +219,14 @@ class Loader {
     }
 
     void decide_model() {
-        if (byte_level_ && pre_ && !marks_spaces_) {
+        const bool marks_spaces = replaces_ || metaspace_;
+        if (byte_level_ && prepends_) {
+            throw fail("normalizer", nullptr, "has Prepend, which ByteLevel does not go with");
+        }
+        if (byte_level_ && pre_ && !marks_spaces) {
             data_.model = TokenizerModel::byte_level_bpe;
             data_.pre = pre_tokenizer_name(*pre_);
-        } else if (marks_spaces_ && !byte_level_ && !pre_) {
+        } else if (marks_spaces && !byte_level_ && !pre_) {
             data_.model = TokenizerModel::sentencepiece_bpe;
         } else {
             throw fail("pre_tokenizer", nullptr,
@@ -198,6 +234,48 @@ class Loader {
                        std::string("supported are those of ") + kSupportedPreTokenizers +
                            ", and Metaspace");
         }
+        const char* other = byte_level_ ? "ByteLevel" : "SentencePiece's";
+        const bool fits = decodes_.empty() || (decodes_ == "ByteLevel") == byte_level_;
+        if (!fits) {
+            throw fail("decoder", nullptr,
+                       fmt::format("is {}, which does not undo the pre-tokenizer", decodes_),
+                       fmt::format("it should be {}", other));
+        }
+    }
+
+    // --- Decoder: what decode() does anyway ------------------------------------------------------
+
+    void decoder(JsonValue root) {
+        if (const auto d = root.find_set("decoder")) decoder_part(*d, "decoder", 0);
+    }
+
+    void decoder_part(JsonValue part, const std::string& field, int depth) {
+        const std::string type = text_or(part, field, "type", "");
+        if (type == "Sequence" && depth < 4) {
+            const JsonValue parts = array(part, "decoders", field + ".decoders");
+            for (std::size_t i = 0; i < parts.size(); ++i) {
+                decoder_part(parts[i], fmt::format("{}.decoders[{}]", field, i), depth + 1);
+            }
+            return;
+        }
+        const auto says = [&](const char* key, std::string_view value) {
+            return text_or(part, field, key, "") == value;
+        };
+        const auto replaces_mark = [&] {
+            const auto pattern = part.find_set("pattern");
+            return says("content", " ") && pattern && pattern->is_object() &&
+                   text_or(*pattern, field, "String", "") == kSpaceMark;
+        };
+        if (type != "ByteLevel" && type != "ByteFallback" && type != "Fuse" &&
+            !(type == "Replace" && replaces_mark()) &&
+            !(type == "Metaspace" && says("replacement", kSpaceMark)) &&
+            !(type == "Strip" && says("content", " "))) {
+            throw fail(
+                field, part, "is not a supported decoder",
+                "supported are ByteLevel, and Replace, ByteFallback, Fuse, Strip and Metaspace as "
+                "SentencePiece models use them");
+        }
+        if (type != "Fuse") decodes_ = type;
     }
 
     // --- Vocabulary and merges ------------------------------------------------------------------
@@ -241,10 +319,13 @@ class Loader {
         const auto size = static_cast<std::size_t>(last) + 1;
         data_.tokens.resize(size);
         data_.types.assign(size, TokenType::unused);
+        in_vocabulary_.assign(size, false);
+        vocabulary_size_ = vocab.size();
         ids_.reserve(count);
         for (const auto& [token, id] : vocab.items()) {
             place(id.get<std::int32_t>(), std::string(token),
                   fmt::format("model.vocab['{}']", token));
+            in_vocabulary_[id.get<std::size_t>()] = true;
         }
         for (std::size_t i = 0; i < added.size(); ++i) {
             added_token(added[i], fmt::format("added_tokens[{}]", i));
@@ -270,6 +351,16 @@ class Loader {
         token.normalized = flag(entry, field, "normalized", !token.special);
         const auto i = static_cast<std::size_t>(token.id);
         const bool only_added = data_.types[i] == TokenType::unused;
+        if (only_added) {
+            // Hugging Face's library numbers them itself, behind the vocabulary.
+            const std::size_t expected = vocabulary_size_ + only_added_++;
+            if (i != expected) {
+                throw fail(field + ".id", entry["id"],
+                           fmt::format("is not {}, the next after the vocabulary and the added "
+                                       "tokens before it",
+                                       expected));
+            }
+        }
         if (only_added || data_.tokens[i] != token.text) {
             place(token.id, token.text, field + ".id");
         }
@@ -277,6 +368,8 @@ class Loader {
         if (only_added || data_.types[i] != TokenType::byte) {
             data_.types[i] = token.special ? TokenType::control : TokenType::user_defined;
         }
+        // Of two with the same text the later one holds.
+        std::erase_if(data_.added, [&](const AddedToken& a) { return a.text == token.text; });
         data_.added.push_back(std::move(token));
     }
 
@@ -289,7 +382,7 @@ class Loader {
             std::string left, right;
             if (entry.is_string()) {
                 const std::string_view both = entry.text();
-                if (i == 0 && both.starts_with("#version")) continue;
+                if (both.starts_with("#version")) continue;
                 const std::size_t space = both.find(' ');
                 if (space == both.npos || both.find(' ', space + 1) != both.npos) {
                     throw fail(where(), entry, "is not two tokens with one space between them");
@@ -303,13 +396,84 @@ class Loader {
             } else {
                 throw fail(where(), entry, "is not a pair of tokens");
             }
-            const auto a = find(left), b = find(right);
+            const auto a = find_piece(left), b = find_piece(right);
             if (!a || !b) {
                 throw fail(
                     where(), entry,
                     fmt::format("names '{}', which is not in model.vocab", a ? right : left));
             }
+            if (!find_piece(left + right)) {
+                throw fail(where(), entry, "makes a token that model.vocab does not have");
+            }
             data_.merges.push_back({*a, *b});
+        }
+        if (data_.merges.empty() && data_.model == TokenizerModel::sentencepiece_bpe) no_merges();
+    }
+
+    // SentencePiece's vocabularies without merges merge by scores, which such a file has not.
+    void no_merges() const {
+        const auto is_part = [&](std::string_view text) {
+            return char_at(text, 0).size == text.size() || find_piece(std::string(text));
+        };
+        for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
+            if (data_.types[i] != TokenType::normal) continue;
+            const std::string_view token = data_.tokens[i];
+            for (std::size_t cut = 1; cut < token.size(); ++cut) {
+                if (is_part(token.substr(0, cut)) && is_part(token.substr(cut))) {
+                    throw fail("model.merges", nullptr,
+                               fmt::format("are none that make '{}'", token));
+                }
+            }
+        }
+    }
+
+    // Which added tokens text can become, too.
+    void pieces() {
+        const std::vector<bool> made = made_by_text(data_, true);
+        for (AddedToken& token : data_.added) {
+            const auto i = static_cast<std::size_t>(token.id);
+            token.piece = in_vocabulary_[i] && (made[i] || data_.ignore_merges);
+            if (token.normalized && replaces_ && metaspace_) {
+                throw fail(
+                    "normalizer", nullptr,
+                    fmt::format("has Replace, and the pre-tokenizer is Metaspace: the added token "
+                                "'{}', found between the two, is not supported",
+                                token.text),
+                    "set its \"normalized\" to false");
+            }
+        }
+    }
+
+    // --- Characters that no token represents -----------------------------------------------------
+
+    // Whether every character of UTF-8 is a token or falls back to bytes.
+    bool represents_all() const {
+        for (unsigned b = 0; b < 0xF5; ++b) {
+            if (b == 0xC0 || b == 0xC1) continue;
+            std::string name;
+            if (byte_level_) append_utf8(name, byte_to_char(static_cast<unsigned char>(b)));
+            if (!byte_level_ && byte_fallback_) name = fmt::format("<0x{:02X}>", b);
+            const bool itself =
+                !byte_level_ && b < 128 && b != ' ' && find_piece({static_cast<char>(b)});
+            if (!itself && (name.empty() || !find_piece(name))) return false;
+        }
+        return true;
+    }
+
+    void unknown_token(JsonValue model) {
+        represents_all_ = represents_all();
+        if (byte_level_ && byte_fallback_ && !represents_all_) {
+            throw fail("model.byte_fallback", model["byte_fallback"],
+                       "is not supported for a byte-level vocabulary that lacks bytes");
+        }
+        const std::string unk = text_or(model, "model", "unk_token", "");
+        if (!model.find_set("unk_token")) return;
+        data_.unk = represents_all_ ? find(unk) : find_piece(unk);
+        if (!data_.unk && !represents_all_) {
+            throw fail(
+                "model.unk_token", model["unk_token"],
+                "is not in model.vocab, which does not represent every character",
+                "name a token of model.vocab, or set it to null to leave such characters out");
         }
     }
 
@@ -322,12 +486,25 @@ class Loader {
             for (std::size_t i = 0; i < parts.size(); ++i) {
                 post_processor(parts[i], fmt::format("{}.processors[{}]", field, i), depth + 1);
             }
-        } else if (type == "TemplateProcessing") {
+            return;
+        }
+        if (type == "ByteLevel") return;  // concerns offsets alone
+        // In Hugging Face's library a second one takes the first one's parts for texts.
+        if (puts_tokens_) {
+            throw fail(field, part, "is a second post-processor that puts tokens around the text");
+        }
+        puts_tokens_ = true;
+        if (type == "TemplateProcessing") {
             const JsonValue single = array(part, "single", field + ".single");
             bool before = true;
             for (std::size_t i = 0; i < single.size(); ++i) {
                 const std::string where = fmt::format("{}.single[{}]", field, i);
-                if (single[i].find_set("Sequence")) {
+                if (const auto text = single[i].find_set("Sequence")) {
+                    const bool is_a = text->is_object() && text_or(*text, where, "id", "") == "A";
+                    if (!is_a || !before) {
+                        throw fail(where, single[i],
+                                   is_a ? "is the text a second time" : "is not the text, A");
+                    }
                     before = false;
                     continue;
                 }
@@ -335,6 +512,7 @@ class Loader {
                 template_ids(part, field, text_or(special, where, "id", ""),
                              before ? data_.prefix : data_.suffix);
             }
+            if (before) throw fail(field + ".single", single, "has no place for the text, A");
         } else if (type == "RobertaProcessing" || type == "BertProcessing") {
             for (const char* key : {"cls", "sep"}) {
                 const JsonValue pair = array(part, key, field + "." + key);
@@ -342,7 +520,7 @@ class Loader {
                 auto& list = key[0] == 'c' ? data_.prefix : data_.suffix;
                 list.push_back(token_id(pair[1], field + "." + key));
             }
-        } else if (type != "ByteLevel") {
+        } else {
             throw fail(field, part, "is not a supported post-processor",
                        "supported are TemplateProcessing and ByteLevel");
         }
@@ -377,7 +555,9 @@ class Loader {
         data_.bos = configured(config, "bos_token");
         data_.eos = configured(config, "eos_token");
         data_.pad = configured(config, "pad_token");
-        if (!data_.unk) data_.unk = configured(config, "unk_token");
+        // What the configuration names stands for no text: Hugging Face's library leaves out
+        // unknown characters if the model names no token.
+        if (!data_.unk && represents_all_) data_.unk = configured(config, "unk_token");
         const auto is_special = [&](std::int32_t id) {
             return data_.types[static_cast<std::size_t>(id)] == TokenType::control;
         };
@@ -446,16 +626,29 @@ class Loader {
             seen[static_cast<std::size_t>(*made)] = true;
             data_.scores[static_cast<std::size_t>(*made)] = next--;
         }
+        const std::vector<float> derived = data_.scores;
         for (std::size_t i = 0; i < n; ++i) {
             if (data_.types[i] != TokenType::normal) data_.scores[i] = 0;
+        }
+        for (const AddedToken& token : data_.added) {
+            const auto i = static_cast<std::size_t>(token.id);
+            if (token.piece) data_.scores[i] = derived[i];
         }
     }
 
     TokenizerData data_;
     bool byte_fallback_ = false;
     bool byte_level_ = false;
-    bool marks_spaces_ = false;
+    bool replaces_ = false;   // a normalizer turns spaces into marks
+    bool prepends_ = false;   // a normalizer puts a mark before the text
+    bool metaspace_ = false;  // the pre-tokenizer does both
+    bool represents_all_ = false;
+    bool puts_tokens_ = false;  // a post-processor puts tokens around the text
+    std::string decodes_;       // a type of decoder; empty: none is named
     std::optional<PreTokenizer> pre_;
+    std::vector<bool> in_vocabulary_;  // by id: in model.vocab
+    std::size_t vocabulary_size_ = 0;
+    std::size_t only_added_ = 0;  // added tokens so far that are not in model.vocab
     std::unordered_map<std::string, std::int32_t> ids_;
 };
 

@@ -58,9 +58,7 @@ void add_sentencepiece(json& root, const TokenizerData& data) {
     json normalizers = json::array();
     if (data.nfc) normalizers.push_back({{"type", "NFC"}});
     root["pre_tokenizer"] = nullptr;
-    const bool metaspace =
-        data.split_spaces || data.prefix_if_missing || data.space_prefix == SpacePrefix::first;
-    if (metaspace) {
+    if (!data.normalizes_spaces()) {
         root["pre_tokenizer"] = {
             {"type", "Metaspace"},
             {"replacement", kSpaceMark},
@@ -117,7 +115,7 @@ std::vector<Merge> merges_of_scores(const TokenizerData& data,
                                     const std::map<std::string_view, std::int32_t>& ids) {
     std::vector<std::tuple<float, std::int32_t, std::int32_t>> cuts;  // -score, left, right
     for (std::size_t i = 0; i < data.tokens.size(); ++i) {
-        if (data.types[i] != TokenType::normal) continue;
+        if (!ids.contains(data.tokens[i])) continue;
         const std::string_view token = data.tokens[i];
         for (std::size_t cut = 1; cut < token.size(); ++cut) {
             const auto left = ids.find(token.substr(0, cut)), right = ids.find(token.substr(cut));
@@ -130,6 +128,34 @@ std::vector<Merge> merges_of_scores(const TokenizerData& data,
     out.reserve(cuts.size());
     for (const auto& [score, left, right] : cuts) out.push_back({left, right});
     return out;
+}
+
+// How many tokens are in the model's vocabulary: the added tokens behind it, if text does not
+// become them, are left to the list of added tokens, where Hugging Face's library numbers them the
+// same. Nothing if text would become an added token that lies among the others and is no piece.
+std::optional<std::size_t> vocabulary_size(const TokenizerData& data) {
+    std::vector<const AddedToken*> added(data.tokens.size());
+    for (const AddedToken& token : data.added) {
+        added[static_cast<std::size_t>(token.id)] = &token;
+    }
+    std::size_t size = data.tokens.size();
+    const auto only_added = [&](std::size_t i) {
+        return added[i] && !added[i]->piece && data.types[i] != TokenType::byte &&
+               data.tokens[i] == added[i]->text && data.unk != static_cast<std::int32_t>(i);
+    };
+    while (size > 0 && only_added(size - 1)) --size;
+    // Their order in the file numbers them.
+    std::size_t next = size;
+    for (const AddedToken& token : data.added) {
+        const auto i = static_cast<std::size_t>(token.id);
+        if (i < size) continue;
+        if (i != next++) return std::nullopt;
+    }
+    const std::vector<bool> made = made_by_text(data, true);
+    for (std::size_t i = 0; i < size; ++i) {
+        if (only_added(i) && made[i]) return std::nullopt;
+    }
+    return size;
 }
 
 // As "left right", which every version of Hugging Face's library reads, or as pairs if such a text
@@ -168,6 +194,12 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data,
     const bool byte_level = data.model == TokenizerModel::byte_level_bpe;
     const auto pre = pre_tokenizer_of_name(data.pre);
     if (byte_level && (!pre || !has_space_prefix_of_byte_level(data))) return std::nullopt;
+    const auto size = vocabulary_size(data);
+    if (!size) return std::nullopt;
+    std::vector<bool> pieces(data.tokens.size());
+    for (const AddedToken& token : data.added) {
+        pieces[static_cast<std::size_t>(token.id)] = token.piece;
+    }
     std::map<std::string_view, std::int32_t> ids, mergeable;
     json vocab = json::object();
     for (std::size_t i = 0; i < data.tokens.size(); ++i) {
@@ -175,8 +207,8 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data,
         const auto id = static_cast<std::int32_t>(i);
         // JSON holds each text once, and only valid UTF-8.
         if (!formats::is_utf8(token) || !ids.emplace(token, id).second) return std::nullopt;
-        if (data.types[i] == TokenType::normal) mergeable.emplace(token, id);
-        vocab[token] = id;
+        if (data.types[i] == TokenType::normal || pieces[i]) mergeable.emplace(token, id);
+        if (i < *size) vocab[token] = id;
     }
     json root;
     root["version"] = "1.0";
@@ -194,7 +226,7 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data,
     model["type"] = "BPE";
     model["dropout"] = nullptr;
     model["unk_token"] = nullptr;
-    if (!byte_level && data.unk) {
+    if (data.unk) {
         model["unk_token"] = data.tokens[static_cast<std::size_t>(*data.unk)];
     }
     model["continuing_subword_prefix"] = nullptr;

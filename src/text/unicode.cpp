@@ -210,6 +210,13 @@ CharClass class_of_slow(char32_t code) {
     return code < kBadByte ? search_class(code) : CharClass::other;
 }
 
+bool is_word(char32_t code) {
+    const auto* end = tables::kWords + tables::kWords_size;
+    const auto* it = std::upper_bound(
+        tables::kWords, end, code, [](char32_t c, const auto& range) { return c < range.first; });
+    return it != tables::kWords && code <= (it - 1)->last;
+}
+
 void append_utf8(std::string& out, char32_t code) {
     const auto put = [&](char32_t byte) { out += static_cast<char>(byte); };
     if (code >= kBadByte) {

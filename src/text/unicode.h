@@ -34,6 +34,9 @@ inline CharClass class_of(char32_t code) {
     return code < 128 ? kAsciiClass[code] : class_of_slow(code);
 }
 
+// A word character, as \w in regular expressions: letters, marks, decimal digits, connectors.
+bool is_word(char32_t code);
+
 void append_utf8(std::string& out, char32_t code);
 bool is_ascii(std::string_view text);
 

@@ -13,6 +13,9 @@ struct ClassRange {
     char32_t first, last;
     CharClass kind;
 };
+struct WordRange {
+    char32_t first, last;
+};
 struct CombiningRange {
     char32_t first, last;
     std::uint8_t combining_class;
@@ -26,6 +29,8 @@ struct Composition {
 
 extern const ClassRange kClasses[];
 extern const std::size_t kClasses_size;
+extern const WordRange kWords[];
+extern const std::size_t kWords_size;
 extern const CombiningRange kCombining[];
 extern const std::size_t kCombining_size;
 extern const Decomposition kDecompositions[];

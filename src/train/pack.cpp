@@ -178,8 +178,8 @@ std::string_view difference(const text::Tokenizer& a, const text::Tokenizer& b) 
     if (x.prefix != y.prefix || x.suffix != y.suffix) return "tokens around a text";
     const auto same = [](const AddedToken& s, const AddedToken& t) {
         const auto members = [](const AddedToken& token) {
-            const auto& [id, text, special, left, right, single_word, normalized] = token;
-            return std::tie(id, text, special, left, right, single_word, normalized);
+            const auto& [id, text, special, left, right, single_word, normalized, piece] = token;
+            return std::tie(id, text, special, left, right, single_word, normalized, piece);
         };
         return members(s) == members(t);
     };

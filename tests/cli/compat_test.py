@@ -2,6 +2,7 @@
 """Unusual configurations and tokenizers, compared with the results of transformers and tokenizers
 as recorded by tests/compat/record.py (`make test-compat` compares its records with today's results)."""
 import json
+import re
 import sys
 
 import driver
@@ -10,6 +11,7 @@ from driver import SOURCE
 sys.path.insert(0, str(SOURCE / "tests" / "compat"))
 import models  # noqa: E402
 import tokenizer_cases  # noqa: E402
+import tokenizer_random  # noqa: E402
 
 RECORDED = json.loads((SOURCE / "tests" / "compat" / "recorded.json").read_text())
 RELATIVE = 2e-5  # for an NLL: both sides sum in f32
@@ -20,6 +22,25 @@ NO_GGUF = {"llama-gelu": "activation", "llama-gelu-new": "activation", "llama-re
            "llama-gelu-tanh": "activation", "gpt2-gelu": "activation", "gpt2-relu": "activation",
            "neox-gelu-new": "activation", "neox-gelu-fast": "activation",
            "neox-relu": "activation"}
+
+
+def same_text(case, ids):
+    """How the text of `ids` may differ from the library's, as docs/models.md says: None if in any way;
+    else a function to apply to both."""
+    vocab = case["model"]["vocab"]
+    added = {token["id"]: token for token in case["added_tokens"]}
+    first = 0
+    while first < len(ids) and ids[first] in added and added[ids[first]]["special"]:
+        first += 1
+    used = [added[i]["content"] for i in ids[first:] if i in added]
+    if not used:
+        return str
+    # Those that are no pieces print as they are spelt, also where they spell bytes or spaces.
+    if any(re.search("[^!-~]|<0x", text) and not (len(text) == 1 and text in vocab) for text in used):
+        return None
+    if "ByteLevel" in json.dumps(case["pre_tokenizer"]):
+        return str
+    return lambda text: text.replace(" ", "")  # the spaces that encoding puts after added tokens
 
 
 class CompatTest(driver.CliTest):
@@ -59,18 +80,38 @@ class CompatTest(driver.CliTest):
                 folder = models.write(self.folder / name, name, config, {})
                 self.fails(1, "run", folder, "-p", "x", says=says)
 
+    def assert_tokenizer(self, name, case, texts, ids, decoded):
+        self.assertEqual((len(ids), len(decoded)), (len(texts), len(texts)))
+        path = self.folder / f"{name}.json"
+        path.write_text(json.dumps(case))
+        for i, text in enumerate(texts):
+            with self.subTest(tokenizer=name, text=text):
+                said = self.ok_json("tokenize", "--tokenizer", path, "--file", "-",
+                                    stdin=text.encode())
+                self.assertEqual(said["ids"], ids[i])
+                if same := same_text(case, ids[i]):
+                    self.assertEqual(same(said["text"]), same(decoded[i]))
+
     def test_tokenizers_say_what_tokenizers_says(self):
         cases = tokenizer_cases.cases()
         self.assertEqual(cases.keys(), RECORDED["tokenizers_of"].keys())
         for name, case in cases.items():
-            path = self.folder / f"{name}.json"
-            path.write_text(json.dumps(case))
-            expected = RECORDED["tokenizers_of"][name]
-            for i, text in enumerate(tokenizer_cases.TEXTS):
-                with self.subTest(tokenizer=name, text=text):
-                    said = self.ok_json("tokenize", "--tokenizer", path, "--file", "-",
-                                        stdin=text.encode())
-                    self.assertEqual(said["ids"], expected[i])
+            self.assert_tokenizer(name, case, tokenizer_cases.TEXTS,
+                                  RECORDED["tokenizers_of"][name], RECORDED["decoded"][name])
+
+    def test_random_tokenizers_say_what_tokenizers_says(self):
+        self.assertGreater(len(RECORDED["random"]), 100)
+        for seed, expected in RECORDED["random"].items():
+            case, texts = tokenizer_random.case(int(seed))
+            self.assert_tokenizer(f"random-{seed}", case, texts, expected["ids"],
+                                  expected["decoded"])
+
+    def test_tokenizers_that_are_not_supported_are_refused(self):
+        for name, (case, says) in tokenizer_cases.refused().items():
+            with self.subTest(tokenizer=name):
+                path = self.folder / f"{name}.json"
+                path.write_text(json.dumps(case))
+                self.fails(1, "tokenize", "--tokenizer", path, "--text", "x", says=says)
 
 
 if __name__ == "__main__":

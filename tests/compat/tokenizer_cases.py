@@ -11,6 +11,8 @@ TEXTS = [
     "Hello<|sep|>world", "Hello <|sep|> world", "<|sep|><|sep|>", "the<word>the", "a <word> b",
     "  <strip>  x", "zq zqzq", "The quick brown fox, 42 times.", "\u00a0x\u2003y", "a" * 70,
     "llo llo Hello Helloo", "foobar foo bar", "xabq abq bq xbq", "\u2581Hello", "ZZ\u00ffZ",
+    "\u043f\u0440\u0438\u0432\u0435\u0442 \u0430", "20\u00b0C \u00b0 \u00a35", "Hi! no! ! it's s", "!",
+    "<strip>  \n x", "<word> \t\n<word>", "x\u0301<word>\u0301 \u203f<word> \u00b2<word>",
 ]
 
 
@@ -30,6 +32,15 @@ def byte_names():
 def added(at, text, special=True, **more):
     return {"id": at, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
             "normalized": not special, "special": special, **more}
+
+
+def numbered(tokens, vocab):
+    """Added tokens with the ids that the library gives them: the vocabulary's, or the next ones."""
+    out, behind = [], len(vocab)
+    for text, flags in tokens:
+        out.append(added(vocab.index(text) if text in vocab else behind, text, **flags))
+        behind += text not in vocab
+    return out
 
 
 def model(vocab, merges, **more):
@@ -66,15 +77,14 @@ def usable(merges, vocab):
 
 
 def byte_level(regex=None, prefix=False, leave_out=(), tokens=(), unk=None, fuse=False,
-               ignore=False, pairs=False, **parts):
+               ignore=False, pairs=False, dropout=None, missing_unk=None, more_merges=(), **parts):
     pre = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True,
            "use_regex": regex is None}
     vocab = byte_level_vocab(leave_out)
     if unk:
         vocab.append(unk)
-    merges = usable(MERGES, vocab)
-    extra = [added(len(vocab) + i, *([t] if isinstance(t, str) else [t[0]]),
-                   **({} if isinstance(t, str) else t[1])) for i, t in enumerate(tokens)]
+    merges = [*usable(MERGES, vocab), *more_merges]
+    extra = numbered([(t, {}) if isinstance(t, str) else t for t in tokens], vocab)
     if regex:
         split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated",
                  "invert": False}
@@ -83,7 +93,8 @@ def byte_level(regex=None, prefix=False, leave_out=(), tokens=(), unk=None, fuse
                     "decoder": {"type": "ByteLevel", "add_prefix_space": True,
                                 "trim_offsets": True, "use_regex": True},
                     "model": model(vocab, [m.split(" ") for m in merges] if pairs else merges,
-                                   unk_token=unk, fuse_unk=fuse, ignore_merges=ignore), **parts})
+                                   unk_token=unk or missing_unk, fuse_unk=fuse,
+                                   ignore_merges=ignore, dropout=dropout), **parts})
 
 
 # --- SentencePiece-style -------------------------------------------------------------------------
@@ -112,6 +123,9 @@ SP_DECODER = {"type": "Sequence", "decoders": [
     {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
 
 
+NO_STRIP = {**SP_DECODER, "decoders": SP_DECODER["decoders"][:-1]}
+
+
 def bos(token="<s>", at=1):
     return {"type": "TemplateProcessing",
             "single": [{"SpecialToken": {"id": token, "type_id": 0}},
@@ -122,17 +136,17 @@ def bos(token="<s>", at=1):
 
 
 def sentencepiece(fallback=True, fuse=True, only_some=False, unk="<unk>", more_added=(),
-                  bytes_added=None, **parts):
+                  bytes_added=None, ignore=False, merges=SP_MERGES, **parts):
     vocab = pieces(fallback, only_some)
     special = [added(0, "<unk>"), added(1, "<s>"), added(2, "</s>")]
     if bytes_added is not None:  # the bytes are added tokens, too
         special += [added(3 + b, f"<0x{b:02X}>", special=bytes_added, normalized=False)
                     for b in range(256)]
-    special += [added(len(vocab) + i, text, **flags) for i, (text, flags) in enumerate(more_added)]
+    special += numbered(more_added, vocab)
     return whole(**{"added_tokens": special, "normalizer": PREPEND, "decoder": SP_DECODER,
                     "post_processor": bos(),
-                    "model": model(vocab, SP_MERGES, unk_token=unk, fuse_unk=fuse,
-                                   byte_fallback=fallback), **parts})
+                    "model": model(vocab, merges, unk_token=unk, fuse_unk=fuse,
+                                   byte_fallback=fallback, ignore_merges=ignore), **parts})
 
 
 def metaspace(scheme, split):
@@ -175,7 +189,7 @@ def cases():
         "llama3-ignore-merges": byte_level(LLAMA3, ignore=True, tokens=sep),
         "qwen2": byte_level(QWEN, tokens=sep, normalizer={"type": "NFC"}),
         "llama2": sentencepiece(),
-        "llama2-no-prefix": sentencepiece(normalizer=REPLACE),
+        "llama2-no-prefix": sentencepiece(normalizer=REPLACE, decoder=NO_STRIP),
         "llama2-single-unk": sentencepiece(fuse=False),
         "llama2-no-bytes": sentencepiece(fallback=False),
         "llama2-no-bytes-single": sentencepiece(fallback=False, fuse=False),
@@ -189,10 +203,78 @@ def cases():
             ("<strip>", {"lstrip": True, "rstrip": True})]),
         "metaspace-always": sentencepiece(**metaspace("always", False)),
         "metaspace-first": sentencepiece(**metaspace("first", False)),
-        "metaspace-never": sentencepiece(**metaspace("never", False)),
+        "metaspace-never": sentencepiece(**metaspace("never", False), decoder=NO_STRIP),
         "metaspace-split": sentencepiece(**metaspace("always", True)),
         "metaspace-first-split": sentencepiece(**metaspace("first", True)),
         "metaspace-split-no-bytes": sentencepiece(fallback=False, **metaspace("always", True)),
         "metaspace-added": sentencepiece(more_added=[("<|sep|>", {}), ("<word>", raw)],
                                          **metaspace("first", False)),
+        # Added tokens that are also names of bytes, characters or pieces of the vocabulary.
+        "gpt2-added-bytes": byte_level(tokens=[
+            (name, {**raw, "single_word": True}) for name in "\u00b0\u00a3\u0120!s\u0144"]),
+        "gpt2-added-bytes-everywhere": byte_level(tokens=[(name, raw) for name in "\u00b0!"]),
+        "gpt2-added-bytes-special": byte_level(tokens=[("\u00b0", {"single_word": True})],
+                                               prefix=True),
+        "llama3-added-bytes": byte_level(LLAMA3, ignore=True, tokens=[
+            ("\u00b0", {**raw, "single_word": True}), ("\u0120the", raw)]),
+        "llama2-added-characters": sentencepiece(more_added=[
+            (name, {**raw, "single_word": True}) for name in ["a", "l", "the", MARK, ".", "!"]]),
+        "llama2-added-bytes": sentencepiece(more_added=[("<0x21>", raw), ("<0xd0>", raw)]),
+        "metaspace-added-characters": sentencepiece(more_added=[
+            (name, {**plain, "single_word": True, "normalized": True})
+            for name in ["a", "llo", MARK]], **metaspace("first", True)),
+        "gpt2-white-space-after": byte_level(tokens=[
+            ("<strip>", {"rstrip": True}), ("<word>", {**raw, "rstrip": True}), ("\n", raw),
+            ("  ", raw)]),
+        "llama2-ignore-merges": sentencepiece(ignore=True),
+        "metaspace-ignore-merges": sentencepiece(ignore=True, **metaspace("first", True)),
+        "llama2-no-unk": sentencepiece(fallback=False, unk=None),
+        "llama2-no-unk-some-bytes": sentencepiece(only_some=True, unk=None),
+        "gpt2-no-unk": byte_level(leave_out=(ord("q"), 0xE6)),
+        "gpt2-no-dropout": byte_level(dropout=0.0),
+        "gpt2-two-processors": byte_level(tokens=sep, post_processor={
+            "type": "Sequence", "processors": [
+                {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
+                 "use_regex": True}, bos("<|sep|>", len(byte_level_vocab()))]}),
     }
+
+
+def template(*single):
+    """A post-processor of texts (A, B) and tokens in this order."""
+    entries = [{"Sequence": {"id": t, "type_id": 0}} if t in "AB" else
+               {"SpecialToken": {"id": t, "type_id": 0}} for t in single]
+    return {"type": "TemplateProcessing", "single": entries, "pair": entries, "special_tokens": {
+        t: {"id": t, "ids": [1], "tokens": [t]} for t in single if t not in "AB"}}
+
+
+def refused():
+    """What Millrace does not read though the library does, with words of the error."""
+    prepend = {"type": "Prepend", "prepend": MARK}
+    twice = {"type": "Sequence", "normalizers": [prepend, prepend, REPLACE]}
+    behind_split = byte_level(LLAMA3, prefix=True)
+    without_pre = byte_level(normalizer=prepend)
+    wordpiece = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    cases = {
+        "prefix-space-behind-split": (behind_split, "add_prefix_space"),
+        "prepend-byte-level": (without_pre, "Prepend"),
+        "prepend-twice": (sentencepiece(normalizer=twice), "normalizers[1]"),
+        "prepend-metaspace": (sentencepiece(**{**metaspace("always", False), "normalizer": prepend}),
+                              "Prepend"),
+        "dropout": (byte_level(dropout=0.1), "model.dropout"),
+        "template-without-text": (byte_level(post_processor=template("a")), "post_processor.single"),
+        "template-two-texts": (byte_level(post_processor=template("A", "a", "A")),
+                               "post_processor.single[2]"),
+        "template-second-text": (byte_level(post_processor=template("B")),
+                                 "post_processor.single[0]"),
+        "two-templates": (byte_level(post_processor={"type": "Sequence", "processors": [
+            template("a", "A"), template("b", "A")]}), "processors[1]"),
+        "unk-missing": (sentencepiece(fallback=False, unk="<none>"), "model.unk_token"),
+        "unk-missing-byte-level": (byte_level(leave_out=(0xE6,), missing_unk="<none>"),
+                                   "model.unk_token"),
+        "id-of-its-own": (byte_level(added_tokens=[added(1000, "<|sep|>")]), "added_tokens[0].id"),
+        "decoder": (byte_level(decoder=wordpiece), "decoder"),
+        "decoder-of-others": (byte_level(decoder=SP_DECODER), "decoder"),
+        "no-merges": (sentencepiece(merges=[]), "model.merges"),
+        "merge-of-an-added-token": (byte_level(tokens=["HH"], more_merges=["H H"]), "model.merges"),
+    }
+    return cases

@@ -24,12 +24,11 @@ std::string matches(const AddedTokens& tokens, std::string_view text, bool speci
                     std::span<const LiteralRange> literal = {}) {
     std::string out;
     AddedTokens::Search search(tokens, text, special, literal);
-    for (std::size_t pos = 0; pos < text.size();) {
-        const AddedTokens::Match match = search.next(pos);
+    for (;;) {
+        const AddedTokens::Match match = search.next();
         if (match.id < 0) break;
         out += std::to_string(match.begin) + "-" + std::to_string(match.end) + ":" +
                std::to_string(match.id) + " ";
-        pos = match.end;
     }
     return out;
 }
@@ -65,11 +64,14 @@ std::string tried(const std::vector<AddedToken>& tokens, std::string_view text, 
             continue;
         }
         std::size_t begin = pos;
+        pos = end;  // white space that it takes is searched, too
         while (best->lstrip && begin > from && text[begin - 1] == ' ') --begin;
+        if (best->lstrip) begin = std::max(begin, from);
         while (best->rstrip && end < text.size() && text[end] == ' ') ++end;
+        if (begin >= end) continue;
         out += std::to_string(begin) + "-" + std::to_string(end) + ":" + std::to_string(best->id) +
                " ";
-        pos = from = end;
+        from = end;
     }
     return out;
 }

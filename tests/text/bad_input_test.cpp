@@ -286,7 +286,7 @@ TEST(BadGguf, NamesTheField) {
     expect_gguf_error(with(added, {2, 1, 3, 1}), added + "[2]");
     expect_gguf_error(with(added, {-1, 1}), added + "[0]");
     expect_gguf_error(with(added, {0, 1}), added + "[0]");  // no added token
-    expect_gguf_error(with(added, {2, 16}), added + "[1]");
+    expect_gguf_error(with(added, {2, 32}), added + "[1]");
     expect_gguf_error(with(added, {2, -1}), added + "[1]");
     expect_gguf_error(with(prefix, {0, 3}), prefix + "[1]");
     expect_gguf_error(with("millrace.tokenizer.suffix", {-1}), "millrace.tokenizer.suffix[0]");
@@ -313,14 +313,15 @@ TEST(GgufVocabulary, KeepsFlagsOfAddedTokensAndTokensAround) {
     const auto id = static_cast<std::size_t>(data.added[0].id);
     for (const bool special : {true, false}) {
         data.types[id] = special ? TokenType::control : TokenType::user_defined;
-        for (int mask = 0; mask < 16; ++mask) {
+        for (int mask = 0; mask < 32; ++mask) {
             data.added[0] = {.id = data.added[0].id,
                              .text = data.added[0].text,
                              .special = special,
                              .lstrip = (mask & 1) != 0,
                              .rstrip = (mask & 2) != 0,
                              .single_word = (mask & 4) != 0,
-                             .normalized = (mask & 8) != 0};
+                             .normalized = (mask & 8) != 0,
+                             .piece = (mask & 16) != 0};
             const auto before = Tokenizer::from_data(data), after = after_writing();
             ASSERT_EQ(after->data().added.size(), 1u);
             const AddedToken& was = data.added[0];
@@ -329,6 +330,7 @@ TEST(GgufVocabulary, KeepsFlagsOfAddedTokensAndTokensAround) {
             EXPECT_EQ(is.rstrip, was.rstrip) << mask;
             EXPECT_EQ(is.single_word, was.single_word) << mask;
             EXPECT_EQ(is.normalized, was.normalized) << mask;
+            EXPECT_EQ(is.piece, was.piece) << mask;
             EXPECT_EQ(is.special, was.special) << mask;
             const std::string text = "a  " + was.text + "   b" + was.text;
             EXPECT_EQ(after->encode(text), before->encode(text)) << mask;
