@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Any, Callable, Union
 
@@ -10,6 +11,14 @@ from ._core import UsageError
 Told = Callable[[str, int, int], object]
 #: what is called as (what, done, total); True: a bar, by tqdm where it is installed; None: nothing
 Progress = Union[Told, bool, None]
+
+
+def columns() -> int:
+    try:
+        told = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # it says it is a terminal, and is none
+        told = 0
+    return told if told > 1 else 80
 
 
 class Bar:
@@ -29,8 +38,9 @@ class Bar:
         if self._tqdm is None:
             if sys.stderr.isatty():
                 part = min(1.0, done / total) if total else 0.0
-                print(f"\r\033[K{what} {100 * part:3.0f}%{self._note}", end="", file=sys.stderr,
-                      flush=True)
+                # A line wider than the terminal would leave a row with every redraw.
+                line = f"{what} {100 * part:3.0f}%{self._note}"[:columns() - 1]
+                print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
                 self._what = what
             return
         if self._bar is None or self._what != what:

@@ -155,6 +155,11 @@ def test_a_line_is_drawn_where_tqdm_is_not(monkeypatch, capsys):
     with _progress.Shown(True) as shown:
         shown.told("loading", 1, 4)
     assert "loading  25%" in capsys.readouterr().err
+    # A wider line than the terminal's would leave a row behind.
+    monkeypatch.setattr(_progress, "columns", lambda: 8)
+    with _progress.Shown(True) as shown:
+        shown.told("loading", 1, 4)
+    assert capsys.readouterr().err == "\r\033[Kloading\r\033[K"
 
 
 def test_a_batch_says_how_far_it_is(model):

@@ -15,6 +15,7 @@
 
 #include "core/error.h"
 #include "core/printable.h"
+#include "text/columns.h"
 
 namespace mr::cli {
 namespace {
@@ -66,6 +67,13 @@ extern "C" void on_interrupt(int signal) {
     if (interrupted == 0 || interrupted == SIGINT) interrupted = signal;
 }
 
+// Room for a line that is redrawn. Not the last column: some terminals go on to the next row as
+// soon as it is full.
+std::size_t columns_to_draw() {
+    const std::size_t columns = terminal_columns(STDERR_FILENO);
+    return columns > 0 ? std::max<std::size_t>(columns, 2) - 1 : 1000;
+}
+
 }  // namespace
 
 void out(std::string_view text) {
@@ -113,6 +121,10 @@ bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
 std::size_t terminal_columns(int fd) {
     winsize size{};
     return ::ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+void redraw(std::string_view line) {
+    err(fmt::format("\r\033[K{}", text::cut_to_columns(line, columns_to_draw())));
 }
 
 void hold_standard_streams() {
@@ -183,8 +195,14 @@ void ProgressLine::update(std::string_view what, std::uint64_t done, std::uint64
     const double part =
         total ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
     const int filled = static_cast<int>(part * kWidth);
-    err(fmt::format("\r\033[K{} [{:<{}}] {:3.0f}%", what, std::string(filled, '#'), kWidth,
-                    100 * part));
+    const std::string share = fmt::format(" {:3.0f}%", 100 * part);
+    const std::string bar = fmt::format(" [{:<{}}]", std::string(filled, '#'), kWidth);
+    // A narrow terminal has room for the number only, and for some of the name.
+    const std::size_t room = columns_to_draw();
+    const bool fits = text::columns_of(what) + bar.size() + share.size() <= room;
+    const std::string_view name =
+        text::cut_to_columns(what, room > share.size() ? room - share.size() : 0);
+    redraw(fmt::format("{}{}{}", name, fits ? bar : "", share));
 }
 
 void ProgressLine::remove() {

@@ -32,6 +32,9 @@ bool stderr_is_terminal();
 bool stdin_is_terminal();
 // The width of the terminal at this descriptor; 0: it is none, or does not say.
 std::size_t terminal_columns(int fd);
+// Draws a line on standard error, a terminal, over the one drawn before. It is cut to the
+// terminal's present width: a longer one would leave a row behind with every redraw.
+void redraw(std::string_view line);
 // Call first: if standard input, output or error are closed (`2>&-`), occupies their numbers, so
 // that no file opened later receives what was meant for them.
 void hold_standard_streams();

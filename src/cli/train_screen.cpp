@@ -52,7 +52,7 @@ void TrainScreen::step(const train::TrainEvents::Step& step) {
     line += fmt::format("  data wait {:.0f}%  {}  {} left", 100 * m.data_wait_seconds / m.seconds,
                         format_bytes(step.memory), observe::long_seconds(step.seconds_left));
     if (terminal_ && !stays) {
-        err(fmt::format("\r\033[K{}", line));
+        redraw(line);
         open_ = true;
     } else {
         say(line);

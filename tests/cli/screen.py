@@ -63,6 +63,8 @@ class Screen:
             del self.lines[self.row][self.column:]
             for line in self.lines[self.row + 1:]:
                 line.clear()
+        elif letter == "K" and numbers in ("", "0"):
+            del self.lines[self.row][self.column:]
         elif single == "D":
             self.down()
         elif single == "7":
@@ -118,3 +120,34 @@ def show(columns, *arguments, rows=24):
     if process.returncode != 0:
         raise AssertionError(f"millrace {arguments}: {said!r}")
     return Screen(columns, rows).feed(seen.decode("utf-8", "replace"))
+
+
+def told(columns, *arguments, rows=24, narrower=None, after=3):
+    """What the program writes to a terminal of `columns` columns as its standard error. `narrower`:
+    the columns that it has once the program has drawn over a line `after` times."""
+    ours, theirs = pty.openpty()
+
+    def resize(wide):
+        fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, wide, 0, 0))
+
+    resize(columns)
+    process = subprocess.Popen([driver.BIN, *map(str, arguments)], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=theirs,
+                               env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    before, seen = b"", b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # Linux: the program has ended
+            break
+        if not piece:
+            break
+        seen += piece
+        if narrower and not before and seen.count(b"\r\x1b[K") >= after:
+            resize(narrower)
+            before = seen
+    os.close(ours)
+    if process.wait(60) != 0:
+        raise AssertionError(f"millrace {arguments}: {seen!r}")
+    return (before.decode("utf-8", "replace"), seen[len(before):].decode("utf-8", "replace"))
