@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -19,6 +20,9 @@ constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the reference reader'
 constexpr std::uint64_t kMaxIndexBytes = 100'000'000;
 constexpr std::size_t kMaxNameBytes = 1024;
 constexpr const char* kMetadata = "__metadata__";
+constexpr const char* kSums = "millrace.sums";
+constexpr const char* kHeaderSum = "millrace.header";
+constexpr std::size_t kSumDigits = 16;
 
 struct TypeName {
     const char* name;
@@ -160,6 +164,58 @@ std::map<std::string, std::string> read_metadata(JsonValue value, const std::str
     return out;
 }
 
+std::string sum_text(std::uint64_t sum) { return fmt::format("{:016x}", sum); }
+
+// Checksums that are not known yet.
+std::string zeros(std::size_t size) {
+    std::string out(size, '0');
+    for (std::size_t i = kSumDigits; i < size; i += kSumDigits + 1) out[i] = ' ';
+    return out;
+}
+
+std::uint64_t header_sum(std::string_view text) {
+    TensorSum sum;
+    sum.add(text.data(), text.size());
+    return sum.value();
+}
+
+// Moves a file's checksums from its metadata to its tensors (in the order of their data), and
+// checks the header's. Without checksums: nothing.
+void take_sums(std::map<std::string, std::string>& metadata, std::string_view header,
+               std::vector<FileTensor>& tensors, const std::string& file) {
+    const auto sums = metadata.extract(kSums), own = metadata.extract(kHeaderSum);
+    if (!sums && !own) return;
+    const auto fail = [&](const std::string& field) {
+        return Error::input({.file = file,
+                             .field = field,
+                             .problem = "is not as it was written: its checksum differs",
+                             .remedy = "the file was damaged: take a copy of it (a program that "
+                                       "changes a header must not keep the metadata "
+                                       "\"millrace.sums\" and \"millrace.header\")"});
+    };
+    if (!sums || !own) throw fail("header");
+    std::string plain(header);
+    for (const std::string& digits : {sums.mapped(), own.mapped()}) {
+        const std::size_t at = digits.empty() ? 0 : plain.find('"' + digits + '"');
+        if (at == std::string::npos) throw fail("header");
+        plain.replace(at + 1, digits.size(), zeros(digits.size()));
+    }
+    if (sum_text(header_sum(plain)) != own.mapped()) throw fail("header");
+    std::string_view rest = sums.mapped();
+    for (FileTensor& tensor : tensors) {
+        const std::string_view digits = rest.substr(0, kSumDigits);
+        std::uint64_t sum = 0;
+        std::from_chars(digits.data(), digits.data() + digits.size(), sum, 16);
+        const bool more = &tensor != &tensors.back();
+        if (sum_text(sum) != digits || (more && rest.substr(kSumDigits, 1) != " ")) {
+            throw fail(fmt::format("tensor {}", printable(tensor.name)));
+        }
+        tensor.sum = sum;
+        rest.remove_prefix(kSumDigits + (more ? 1 : 0));
+    }
+    if (!rest.empty()) throw fail("header");
+}
+
 // A name like "model-00001-of-00002.safetensors" that does not lead out of the folder.
 void check_shard_name(const std::string& name, const std::string& index_path) {
     const bool plain = !name.empty() && name.size() <= 255 &&
@@ -194,9 +250,10 @@ void SafetensorsFile::read(std::span<const std::byte> bytes, const std::string& 
     const std::uint64_t data_start = in.offset();
     const std::uint64_t data_bytes = in.remaining();
     std::vector<FileTensor> tensors;
+    std::map<std::string, std::string> metadata;
     for (const auto& [name, value] : header.items()) {
         if (name == kMetadata) {
-            metadata_.merge(read_metadata(value, file));
+            metadata = read_metadata(value, file);
             continue;
         }
         const Entry entry(file, name, value, data_start, data_bytes);
@@ -233,6 +290,8 @@ void SafetensorsFile::read(std::span<const std::byte> bytes, const std::string& 
             fmt::format("is not the {} bytes that the tensors take", expected - data_start),
             data_start);
     }
+    take_sums(metadata, text, tensors, file);
+    metadata_.merge(metadata);
     std::move(tensors.begin(), tensors.end(), std::back_inserter(tensors_));
 }
 
@@ -334,16 +393,19 @@ void SafetensorsWriter::declare(std::string_view name, DType dtype, const Shape&
     MR_CHECK(!header_written_, "tensors are declared before any data is written");
     MR_CHECK(!is_quantised(dtype) && safetensors_name(dtype), "safetensors has the type");
     tensors_.push_back({std::string(name), dtype, shape});
-    declared_ += dtype_bytes(dtype, static_cast<std::size_t>(shape.count()));
+    declared_ += tensors_.back().bytes();
 }
 
-void SafetensorsWriter::write_header() {
+// The header's text with these digits.
+std::string SafetensorsWriter::header(std::string_view sums, std::string_view own) const {
     nlohmann::ordered_json header = nlohmann::ordered_json::object();
-    if (!metadata_.empty()) header[kMetadata] = metadata_;
+    std::map<std::string, std::string> metadata = metadata_;
+    metadata[kSums] = sums;
+    metadata[kHeaderSum] = own;
+    header[kMetadata] = std::move(metadata);
     std::uint64_t offset = 0;
     for (const Declared& tensor : tensors_) {
-        const std::uint64_t bytes =
-            dtype_bytes(tensor.dtype, static_cast<std::size_t>(tensor.shape.count()));
+        const std::uint64_t bytes = tensor.bytes();
         nlohmann::ordered_json shape = nlohmann::ordered_json::array();
         for (int i = 0; i < tensor.shape.rank; ++i) shape.push_back(tensor.shape[i]);
         MR_CHECK(!header.contains(tensor.name), "a tensor is declared once");
@@ -354,10 +416,18 @@ void SafetensorsWriter::write_header() {
     }
     std::string text = header.dump();
     text.append((8 - text.size() % 8) % 8, ' ');  // so that the data is aligned
-    const std::uint64_t length = text.size();
+    return text;
+}
+
+// With zeros for the checksums, which finish() writes.
+void SafetensorsWriter::write_header() {
+    const std::size_t count = tensors_.size() * (kSumDigits + 1);
+    plain_header_ = header(zeros(count > 0 ? count - 1 : 0), zeros(kSumDigits));
+    const std::uint64_t length = plain_header_.size();
     out_.write(&length, sizeof length);
-    out_.write(text);
+    out_.write(plain_header_);
     header_written_ = true;
+    left_ = tensors_.empty() ? 0 : tensors_.front().bytes();
 }
 
 void SafetensorsWriter::write(const void* data, std::size_t bytes) {
@@ -365,11 +435,33 @@ void SafetensorsWriter::write(const void* data, std::size_t bytes) {
     MR_CHECK(bytes <= declared_ - written_, "no more data than was declared");
     out_.write(data, bytes);
     written_ += bytes;
+    const auto* from = static_cast<const std::byte*>(data);
+    while (bytes > 0) {
+        end_whole_tensors();
+        const std::size_t part = std::min<std::uint64_t>(bytes, left_);
+        sum_.add(from, part);
+        from += part;
+        bytes -= part;
+        left_ -= part;
+    }
+}
+
+// Goes on to the next tensor that is not complete.
+void SafetensorsWriter::end_whole_tensors() {
+    while (left_ == 0 && sums_.size() < tensors_.size()) {
+        sums_.push_back(sum_.value());
+        sum_ = TensorSum();
+        if (sums_.size() < tensors_.size()) left_ = tensors_[sums_.size()].bytes();
+    }
 }
 
 void SafetensorsWriter::finish() {
     if (!header_written_) write_header();
     MR_CHECK(written_ == declared_, "every declared tensor was written");
+    end_whole_tensors();
+    std::string sums;
+    for (const std::uint64_t sum : sums_) sums += (sums.empty() ? "" : " ") + sum_text(sum);
+    out_.rewrite(sizeof(std::uint64_t), header(sums, sum_text(header_sum(plain_header_))));
     out_.commit();
 }
 

@@ -46,6 +46,7 @@ ConvertInput open_input(const std::string& in, const ConvertOptions& options) {
     out.generation = source->generation;
     out.read = [source](RoleAt at) { return source->read(at); };
     out.dtype = [source](RoleAt at) { return source->place(at).tensor->view.dtype; };
+    out.check = [source](const Progress& progress) { source->check_sums(progress); };
     return out;
 }
 
@@ -55,6 +56,7 @@ Converter::Converter(ConvertInput input, Dialect dialect, const ConvertOptions& 
       layout_(dialect_layout(dialect, input_.spec.family)),
       options_(options),
       pool_(cpu_info().cores) {
+    if (input_.check) input_.check(options_.progress);
     plan();
 }
 

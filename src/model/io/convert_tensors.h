@@ -23,6 +23,7 @@ struct ConvertInput {
     Generation generation;
     std::function<RoleTensor(RoleAt)> read;
     std::function<DType(RoleAt)> dtype;
+    std::function<void(const Progress&)> check{};  // of all that is read; may be none
 };
 
 ConvertInput open_input(const std::string& in, const ConvertOptions& options);

@@ -140,6 +140,20 @@ Planned open_planned(const std::string& given, const LoadOptions& options) {
     return open_of_run(given, open);
 }
 
+// Before any weight is used, however they are loaded: in place, copied, or sent to a device.
+void check_all_sums(const Source& opened, const std::string& given, const LoadOptions& options) {
+    try {
+        // To a device, files are read past the maps (device_reader.h).
+        opened.check_sums(options.progress, options.defer_random);
+    } catch (const Error& error) {
+        const auto known = naming_older(error, given, [&](const std::string& older) {
+            open_and_plan(older, options).source.check_sums(options.progress, true);
+        });
+        if (known) throw Error(*known);
+        throw;
+    }
+}
+
 }  // namespace
 
 Model planned_model(const std::string& source, const LoadOptions& options) {
@@ -166,6 +180,7 @@ Model load_model(const std::string& source, const LoadOptions& options) {
         model.weights = found.weights;
         options.planned(model);
     }
+    check_all_sums(found.source, source, options);
     model.weights = load_weights(found.source, found.weights, options.progress);
     return model;
 }

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "formats/bytes.h"
 #include "formats/gguf.h"
+#include "formats/tensor_sum.h"
 
 namespace mr::model {
 namespace {
@@ -193,6 +194,10 @@ void Source::require_all_known() const {
                                                    spec.family, spec.layers),
                             .remedy = "file and configuration belong to different models"});
     }
+}
+
+void Source::check_sums(const Progress& progress, bool once) const {
+    formats::check_sums(tensors, once ? maps : std::span<const MappedFile>(), progress);
 }
 
 void Source::untie_other_head() {

@@ -57,6 +57,9 @@ struct Source {
     // Throws Error for a tensor that no role of the spec claims: the file holds another model than
     // its configuration describes.
     void require_all_known() const;
+    // Reads all tensors that have checksums; throws Error (input) that names a damaged one. `once`:
+    // the maps are not read later (formats/tensor_sum.h).
+    void check_sums(const Progress& progress, bool once = false) const;
     // If the spec has a tied head and the file has one that differs from the embedding: unties
     // them, as transformers does, and adds a note.
     void untie_other_head();
