@@ -35,8 +35,8 @@ std::string command_line() {
     return out.empty() ? "millrace train" : out;
 }
 
-Json result_json(const train::TrainResult& r, const std::string& run) {
-    Json json = {{"run", run},
+Json result_json(const train::TrainResult& r) {
+    Json json = {{"run", r.folder},
                  {"step", r.step},
                  {"steps", r.steps},
                  {"objective", r.objective},
@@ -135,7 +135,8 @@ train::TrainResult train_as_asked(const TrainAsked& asked, const std::string& li
 }
 
 // The summary for the user.
-void tell_result(TrainScreen& screen, const train::TrainResult& result, const std::string& folder) {
+void tell_result(TrainScreen& screen, const train::TrainResult& result) {
+    const std::string& folder = result.folder;
     std::string validation;
     if (result.val_loss) {
         validation = fmt::format(", validation {:.4f}", *result.val_loss);
@@ -209,9 +210,9 @@ int run(const TrainAsked& asked, comm::Comm& comm) {
         result.interrupted && InterruptGuard::pending() ? InterruptGuard::exit_code() : 0;
     if (!comm.first()) return code;
     if (asked.shared.json) {
-        out(json_line(result_json(result, asked.folder())));
+        out(json_line(result_json(result)));
     } else {
-        tell_result(screen, result, asked.folder());
+        tell_result(screen, result);
     }
     return code;
 }
@@ -229,7 +230,7 @@ void add_train(const Command& app, Action& action, Caller* caller) {
             train::TrainEvents events = caller->training;
             events.loading = caller->progress;
             const train::TrainResult result = train_as_asked(*asked, caller->line, events, nullptr);
-            caller->result = json_line(result_json(result, asked->folder()));
+            caller->result = json_line(result_json(result));
             return 0;
         };
     });

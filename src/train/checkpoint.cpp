@@ -42,6 +42,10 @@ void fault_point() {
 
 std::string name_of(const fs::path& path) { return path.filename().string(); }
 
+std::string checkpoint_name(std::int64_t step) {
+    return fmt::format("{}{:06}", model::kCheckpointPrefix, step);
+}
+
 void write_text(const fs::path& path, const std::string& text) {
     OutputFile file(path.string());
     file.write(text);
@@ -105,20 +109,39 @@ void write_optimizer(const fs::path& path, model::TrainEngine& engine, StateHash
 
 }  // namespace
 
-Checkpoints::Checkpoints(std::string run) : run_(std::move(run)) {}
+Checkpoints::Checkpoints(std::string run) : run_(std::move(run)), at_(run_) {}
+
+void Checkpoints::move(std::string run, std::string at) {
+    run_ = std::move(run);
+    at_ = std::move(at);
+}
 
 std::string Checkpoints::folder(std::int64_t step) const {
-    return (fs::path(run_) / model::kCheckpoints /
-            fmt::format("{}{:06}", model::kCheckpointPrefix, step))
-        .string();
+    return (fs::path(run_) / model::kCheckpoints / checkpoint_name(step)).string();
+}
+
+fs::path Checkpoints::place(std::int64_t step) const {
+    return fs::path(at_) / model::kCheckpoints / checkpoint_name(step);
+}
+
+// at_ is no name that a user knows.
+ErrorInfo Checkpoints::with_names(ErrorInfo info) const {
+    if (at_ == run_) return info;
+    for (std::string* text : {&info.file, &info.problem, &info.remedy}) {
+        for (std::size_t at = 0; (at = text->find(at_, at)) != std::string::npos;
+             at += run_.size()) {
+            text->replace(at, at_.size(), run_);
+        }
+    }
+    return info;
 }
 
 void Checkpoints::prepare() {
-    const fs::path all = fs::path(run_) / model::kCheckpoints;
+    const fs::path all = fs::path(at_) / model::kCheckpoints;
     std::error_code code;
     fs::create_directories(all, code);
     if (code) {
-        throw Error::input({.file = all.string(),
+        throw Error::input({.file = (fs::path(run_) / model::kCheckpoints).string(),
                             .problem = "cannot be made: " + code.message(),
                             .remedy = "check the disk and the folder's permissions"});
     }
@@ -131,12 +154,14 @@ void Checkpoints::prepare() {
     }
     for (const fs::path& path : leftovers) fs::remove_all(path, code);
     sync_path(all.string());
-    sync_path(run_);
+    sync_path(at_);
+    const std::vector<std::int64_t> there = steps();
+    mine_ = {there.begin(), there.end()};
 }
 
 std::vector<std::int64_t> Checkpoints::steps() const {
     std::vector<std::int64_t> out;
-    for (const std::string& path : model::checkpoint_folders(run_)) {
+    for (const std::string& path : model::checkpoint_folders(at_)) {
         out.push_back(*model::checkpoint_step(name_of(path)));
     }
     return out;
@@ -144,7 +169,7 @@ std::vector<std::int64_t> Checkpoints::steps() const {
 
 void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
                        const text::Tokenizer& tokenizer, const std::string& tokenizer_json) {
-    const fs::path target = folder(state.step);
+    const fs::path target = place(state.step);
     const fs::path all = target.parent_path();
     try {
         PartialFolder partial(all / (kPartial + target.filename().string()), target);
@@ -159,11 +184,12 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
         sync_path(partial.path().string());
         fault_point();
         partial.put(target);
+        mine_.insert(state.step);
         fault_point();
     } catch (const comm::LostRank&) {
         throw;  // the run is over
     } catch (const Error& error) {
-        ErrorInfo info = error.info();
+        ErrorInfo info = with_names(error.info());
         const std::vector<std::int64_t> before = steps();
         info.remedy += before.empty() ? std::string("; there is no checkpoint before it")
                                       : fmt::format("; then --resume {} goes on from {}", run_,
@@ -176,11 +202,11 @@ void Checkpoints::save(model::TrainEngine& engine, const TrainState& state,
 
 void Checkpoints::prune(std::int64_t newest, std::int64_t keep) {
     std::vector<std::int64_t> all = steps();
-    std::erase_if(all, [newest](std::int64_t step) { return step > newest; });
+    std::erase_if(all, [&](std::int64_t step) { return step > newest || !mine_.contains(step); });
     if (keep <= 0 || static_cast<std::int64_t>(all.size()) <= keep) return;
     for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
         // Renamed first: a half-removed folder must not look like a checkpoint.
-        const fs::path path = folder(all[i]);
+        const fs::path path = place(all[i]);
         const fs::path old = path.parent_path() / (kOld + path.filename().string());
         std::error_code code;
         fs::rename(path, old, code);
@@ -191,14 +217,14 @@ void Checkpoints::prune(std::int64_t newest, std::int64_t keep) {
 }
 
 std::string Checkpoints::put_aside(std::int64_t step) {
-    const fs::path path = folder(step);
+    const fs::path path = place(step);
     const fs::path aside = path.parent_path() / (kDamaged + path.filename().string());
     std::error_code code;
     fs::remove_all(aside, code);  // left from an earlier time
     fs::rename(path, aside, code);
     if (code) return "";
     sync_path(path.parent_path().string());
-    return aside.string();
+    return fs::path(folder(step)).replace_filename(aside.filename()).string();
 }
 
 // Errors of file readers address users who downloaded the file. For a checkpoint there is one
@@ -284,6 +310,13 @@ TrainState Checkpoints::parse_state(std::int64_t step) const {
     }
     out.options.out = run_;
     out.data_hash = file.hash("data_hash");
+    if (file.has("machine")) {  // older checkpoints lack it
+        if (!file.field("machine").is_object()) throw file.bad("machine", "must be an object");
+        for (const auto& [name, value] : file.field("machine").items()) {
+            if (!value.is_string()) throw file.bad("machine", "must hold strings");
+            out.machine.emplace_back(name, value.get<std::string>());
+        }
+    }
     out.skipped = file.integer("skipped");
     out.skipped_in_row = file.integer("skipped_in_row");
     out.seconds = file.number("seconds");
@@ -314,11 +347,13 @@ void Checkpoints::load_values(std::int64_t step, model::TrainEngine& engine) con
     {
         const model::Source source = model::open_source(path, {});
         source.require_all_known();
+        source.check_sums({});
         engine.load(source.spec, [&](model::RoleAt at) { return source.read(at); });
         check(engine.params_hash(), "params_hash", path + "/model.safetensors");
     }
     const std::string optimizer = path + "/optimizer.safetensors";
     const auto tensors = formats::SafetensorsFile::open(optimizer);
+    formats::check_sums(tensors.tensors());
     for (const State state : {State::m, State::v}) {
         const char* const name = state == State::m ? "m" : "v";
         const auto* tensor = tensors.find_tensor(name);

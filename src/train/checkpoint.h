@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +25,9 @@ struct TrainState {
     std::int64_t step = 0;  // done
     TrainOptions options;
     std::uint64_t data_hash = 0;
+    // What decides the bits besides options and data: (name, value) of program, device, ...
+    // Empty: written by an older version.
+    std::vector<std::pair<std::string, std::string>> machine{};
     std::int64_t skipped = 0;         // steps that changed nothing
     std::int64_t skipped_in_row = 0;  // the current streak of them
     double seconds = 0;               // of training so far
@@ -45,17 +50,22 @@ class Checkpoints {
   public:
     explicit Checkpoints(std::string run);
 
+    // From now on the run is read and written at `at`, a path that leads to it under any name, and
+    // messages call it `run`.
+    void move(std::string run, std::string at);
     // Creates RUN/checkpoints; removes what a crash left half written.
     void prepare();
     // The steps that have checkpoints, rising.
     std::vector<std::int64_t> steps() const;
+    // Its name, for messages and results.
     std::string folder(std::int64_t step) const;
 
     // `tokenizer_json` is copied. Throws Error, and changes nothing, if it cannot be written.
     void save(model::TrainEngine& engine, const TrainState& state, const text::Tokenizer& tokenizer,
               const std::string& tokenizer_json);
     // Removes all but the last `keep` checkpoints up to `newest`; 0: none. Later ones (damaged ones
-    // that could not be put aside) do not count.
+    // that could not be put aside) do not count, nor do any that were neither there at prepare()
+    // nor saved since.
     void prune(std::int64_t newest, std::int64_t keep);
 
     // Renames it so that no run resumes from it, and returns the new name; "": it could not be
@@ -81,7 +91,12 @@ class Checkpoints {
     TrainState parse_state(std::int64_t step) const;
     void load_values(std::int64_t step, model::TrainEngine& engine) const;
 
+    std::filesystem::path place(std::int64_t step) const;  // where folder() is read and written
+    ErrorInfo with_names(ErrorInfo info) const;
+
     std::string run_;
+    std::string at_;               // run_, or where it is under any name
+    std::set<std::int64_t> mine_;  // steps that prune() may remove
 };
 
 }  // namespace mr::train

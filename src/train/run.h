@@ -107,7 +107,9 @@ class Run {
     void run_passes(StepMetrics& out, std::int64_t step);
     void run_stage(StepMetrics& out, std::int64_t step);
     void next_slot(bool load);
+    std::vector<std::pair<std::string, std::string>> machine() const;
     void agree() const;
+    void note_other_machine();
     void load_checkpoint();
     void agree_on_parameters();
     int threads_of_rank() const;
@@ -117,6 +119,8 @@ class Run {
     std::unique_ptr<TimedExchange> make_exchange(comm::Comm& replicas);
     void make_engine();
     void open_folder();
+    void own_folder();
+    std::string in_folder(const char* name) const;
     void leave_damaged();
     void start_reading();
     void train_steps();
@@ -151,9 +155,7 @@ class Run {
     void rescue() noexcept;
     void report();
     void try_to_report();
-    void say(const std::string& line) const {
-        if (events_.note) events_.note(line);
-    }
+    void say(const std::string& line) const;
     bool asked_to_stop() const { return events_.stop && events_.stop(); }
     // Whether any rank was asked to stop; all ranks must call this.
     bool all_stop() const { return comm_.most(asked_to_stop() ? 1 : 0) > 0; }

@@ -32,23 +32,19 @@ bool written_by_runs(const std::string& name) {
     return name == kLockName || name == model::kCheckpoints || is(kMetricsName) || is(kReportName);
 }
 
-// Whether the open file still has that name.
-bool same_file(int fd, const std::string& path) {
-    struct stat ours {
-    }, there{};
-    return ::fstat(fd, &ours) == 0 && ::stat(path.c_str(), &there) == 0 &&
-           ours.st_ino == there.st_ino && ours.st_dev == there.st_dev;
+bool same_file(const struct stat& a, const struct stat& b) {
+    return a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
 }  // namespace
 
 RunFolder::RunFolder(const std::string& path, bool is_new) : path_(path) {
     try {
-        for (int tries = 0; fd_ < 0 && tries < kMostTries; ++tries) {
+        for (int tries = 0; lock_ < 0 && tries < kMostTries; ++tries) {
             if (is_new) make_folders();
             lock();
         }
-        if (fd_ < 0) {
+        if (lock_ < 0) {
             throw Error::input({.file = path_,
                                 .problem = "this folder does not stay: it was made, and was gone",
                                 .remedy = "give a folder on a disk that can be written, and let no "
@@ -84,15 +80,30 @@ void RunFolder::make_folders() {
          .remedy = "give --out a folder that can be written"});
 }
 
-// Leaves fd_ at -1 if the folder or the lock has been removed meanwhile.
+// Leaves lock_ at -1 if the folder or the lock has been removed meanwhile.
 void RunFolder::lock() {
-    const std::string path = (fs::path(path_) / kLockName).string();
-    int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    const bool made = fd >= 0;
-    if (!made && errno == EEXIST) {
-        fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    unlock();
+    folder_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder_ < 0) {
+        if (errno == ENOENT) return;
+        throw Error::input({.file = path_,
+                            .problem = fmt::format("cannot be opened: {}", std::strerror(errno)),
+                            .remedy = "a run needs a folder that can be read and written"});
     }
-    if (fd < 0) {
+    at_ = fmt::format("/proc/self/fd/{}", folder_);
+    struct stat ours {
+    }, there{};
+    if (::fstat(folder_, &ours) != 0 || ::stat(at_.c_str(), &there) != 0 ||
+        !same_file(ours, there)) {
+        at_ = path_;
+    }
+    const std::string path = (fs::path(path_) / kLockName).string();
+    lock_ = ::openat(folder_, kLockName, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    made_lock_ = lock_ >= 0;
+    if (!made_lock_ && errno == EEXIST) {
+        lock_ = ::openat(folder_, kLockName, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    }
+    if (lock_ < 0) {
         if (errno == ENOENT) return;
         if (errno == ELOOP) {
             throw Error::input({.file = path,
@@ -103,24 +114,91 @@ void RunFolder::lock() {
                             .problem = fmt::format("cannot be made: {}", std::strerror(errno)),
                             .remedy = "a run needs a folder that can be written"});
     }
-    if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
-        ::close(fd);
+    if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+        made_lock_ = false;  // by now it is another's
         throw Error::input({.file = path_,
                             .problem = "another process is training here",
                             .remedy = "wait for it, or give another folder"});
     }
-    if (!same_file(fd, path)) {
-        ::close(fd);
-        return;
+    if (still_there() && name() == path_) return;
+    made_lock_ = false;
+    unlock();
+}
+
+void RunFolder::unlock() {
+    if (lock_ >= 0) ::close(lock_);
+    if (folder_ >= 0) ::close(folder_);
+    lock_ = folder_ = -1;
+}
+
+// Whether the lock that is held is the folder's lock. If not, errno says why: 0 if it is another.
+bool RunFolder::still_there() const {
+    struct stat ours {
+    }, there{};
+    if (::fstat(lock_, &ours) != 0) return false;
+    if (::fstatat(folder_, kLockName, &there, AT_SYMLINK_NOFOLLOW) != 0) return false;
+    errno = 0;
+    return same_file(ours, there);
+}
+
+std::string RunFolder::name() const {
+    struct stat ours {
+    }, there{};
+    const bool opened = ::fstat(folder_, &ours) == 0;
+    if (opened && ::stat(path_.c_str(), &there) == 0 && same_file(ours, there)) return path_;
+    std::error_code code;
+    const fs::path now = fs::read_symlink(fmt::format("/proc/self/fd/{}", folder_), code);
+    return code ? fmt::format("{} (moved)", path_) : now.string();
+}
+
+// Makes a lock file that was removed from the folder. False: the folder was removed with it.
+bool RunFolder::relock() {
+    if (::faccessat(folder_, model::kCheckpoints, F_OK, 0) != 0) return false;
+    const int made = ::openat(folder_, kLockName, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (made < 0) {
+        if (errno == ENOENT || errno == EEXIST) return false;
+        throw Error::input({.file = (fs::path(path_) / kLockName).string(),
+                            .problem = fmt::format("was removed, and cannot be made again: {}",
+                                                   std::strerror(errno)),
+                            .remedy = "check the disk and the folder's permissions"});
     }
-    fd_ = fd;
-    made_lock_ = made;
+    if (::flock(made, LOCK_EX | LOCK_NB) != 0) {  // another process has begun here
+        ::close(made);
+        return false;
+    }
+    ::close(lock_);
+    lock_ = made;
+    return still_there();
+}
+
+void RunFolder::require_own() {
+    const bool gone = !still_there() && errno == ENOENT;
+    if (gone ? relock() : still_there()) {
+        if (at_ != path_ || name() == path_) return;
+        throw LostFolder(ErrorKind::input,
+                         {.file = path_,
+                          .problem = "was moved while the run writes to it, and without /proc the "
+                                     "run cannot follow",
+                          .remedy = "resume it from where it is now"});
+    }
+    struct stat lock {};
+    if (::fstatat(folder_, kLockName, &lock, AT_SYMLINK_NOFOLLOW) == 0) {
+        throw LostFolder(
+            ErrorKind::input,
+            {.file = (fs::path(name()) / kLockName).string(),
+             .problem = "was replaced: another run may write to this folder, so this one stops",
+             .remedy = "what it saved is there; start one run at a time in a folder"});
+    }
+    throw LostFolder(ErrorKind::input,
+                     {.file = path_,
+                      .problem = "was removed while the run writes to it: nothing can be saved",
+                      .remedy = "start again, and stop a run before its folder is removed"});
 }
 
 void RunFolder::check_new() const {
     std::vector<std::string> names;
     std::error_code code;
-    for (auto it = fs::directory_iterator(path_, code); !code && it != fs::directory_iterator();
+    for (auto it = fs::directory_iterator(at_, code); !code && it != fs::directory_iterator();
          it.increment(code)) {
         const std::string name = it->path().filename().string();
         // Hidden files belong to the system or an editor; a run does not touch them.
@@ -136,7 +214,7 @@ void RunFolder::check_new() const {
     const auto foreign = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
         return made_lock_ || !written_by_runs(name);
     });
-    if (!Checkpoints(path_).steps().empty()) {
+    if (!Checkpoints(at_).steps().empty()) {
         throw Error::usage(
             {.file = path_,
              .problem = "there is a run here already",
@@ -152,14 +230,13 @@ void RunFolder::check_new() const {
 // Under the lock until the end: a process that waits for the lock finds that the file has changed,
 // and starts again.
 void RunFolder::leave() {
-    if (!keep_ && made_lock_) ::unlink((fs::path(path_) / kLockName).c_str());
+    if (!keep_ && made_lock_ && still_there()) ::unlinkat(folder_, kLockName, 0);
     if (!keep_) {  // only if empty
         for (auto folder = made_.rbegin(); folder != made_.rend(); ++folder) {
             if (::rmdir(folder->c_str()) != 0) break;
         }
     }
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
+    unlock();
 }
 
 }  // namespace mr::train

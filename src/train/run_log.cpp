@@ -12,7 +12,8 @@ namespace mr::train {
 
 namespace fs = std::filesystem;
 
-std::string Run::log_path() const { return (fs::path(o_.out) / kMetricsName).string(); }
+// Like all paths by descriptor, with the folder's name in what say() says.
+std::string Run::log_path() const { return in_folder(kMetricsName); }
 
 // Continues after step `after` with the existing file, or with a new one.
 bool Run::reopen_log(std::int64_t after) {
@@ -74,6 +75,7 @@ bool Run::write_log(std::span<const StepMetrics> lines) {
 void Run::record(const StepMetrics& metrics) {
     metrics_.push_back(metrics);
     if (!folder_) return;
+    if (metrics_file_ && metrics_file_->lost()) own_folder();  // with its log, or only the log?
     const bool said = !log_problem_.empty();
     if (write_log({&metrics, 1}) || said) return;
     say(fmt::format("{}; the run goes on, and writes the missing lines when it can", log_problem_));

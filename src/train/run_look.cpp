@@ -247,7 +247,7 @@ void Run::report() {
                                      fmt::join(stage_layers_, ", "), o_.pipeline_schedule)});
     }
     for (const TrainState::Sample& s : state_.samples) run.samples.push_back({s.step, s.text});
-    observe::write_page((fs::path(o_.out) / kReportName).string(), train_page(run, metrics_));
+    observe::write_page(in_folder(kReportName), train_page(run, metrics_));
 }
 
 // A report that fails does not end the run, either.

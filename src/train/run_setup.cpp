@@ -48,18 +48,55 @@ void check_spec(const model::ModelSpec& spec, const TrainOptions& options, const
 
 }  // namespace
 
+// What decides the bits of a step besides options, data and parameters.
+std::vector<std::pair<std::string, std::string>> Run::machine() const {
+    std::vector<std::pair<std::string, std::string>> out = {
+        {"program", events_.program}, {"instructions", isa_name(active_isa())}};
+    if (o_.cuda) {  // another GPU or library has other kernels
+        const cuda::DeviceInfo gpu = cuda::require_device();
+        out.emplace_back("GPU", fmt::format("{}, sm_{}", gpu.name, gpu.sm));
+        out.emplace_back("library", cuda::gemm_library().about);
+    }
+    return out;
+}
+
+// A run may go on elsewhere, but its bits are then not those of one machine.
+void Run::note_other_machine() {
+    auto now = machine();
+    std::vector<std::string> other;
+    const auto value_in = [](const auto& all, const std::string& name) {
+        const auto at = std::ranges::find(all, name, [](const auto& each) { return each.first; });
+        return at == all.end() ? std::string("none") : at->second;
+    };
+    const auto compare = [&](const std::string& name) {
+        const std::string was = value_in(state_.machine, name), is = value_in(now, name);
+        if (was != is) other.push_back(fmt::format("{} was {}, and is {}", name, was, is));
+    };
+    if (resumed_ && !state_.machine.empty()) {
+        for (const auto& [name, value] : now) compare(name);
+        for (const auto& [name, value] : state_.machine) {
+            if (value_in(now, name) == "none") compare(name);
+        }
+    }
+    if (!other.empty()) {
+        const std::string isa = value_in(state_.machine, "instructions");
+        say(fmt::format(
+            "the run goes on with other bits than where it began: {}{}", fmt::join(other, "; "),
+            isa == isa_name(active_isa())
+                ? std::string()
+                : fmt::format(" (MILLRACE_ISA={} keeps them on a machine that has it)", isa)));
+    }
+    state_.machine = std::move(now);
+}
+
 // Before the first step: checks what must be the same on all ranks.
 void Run::agree() const {
     if (comm_.alone()) return;
     std::vector<std::string> mine = shared_options(o_);
     mine.push_back(fmt::format("step = {}", state_.step));
     mine.push_back(fmt::format("data hash = {:016x}", data_.hash));
-    mine.push_back(fmt::format("program = {}", events_.program));
-    mine.push_back(fmt::format("instructions = {}", isa_name(active_isa())));
-    if (o_.cuda) {  // another GPU or library has other kernels
-        const cuda::DeviceInfo gpu = cuda::require_device();
-        mine.push_back(fmt::format("GPU = {}, sm_{}", gpu.name, gpu.sm));
-        mine.push_back(fmt::format("library = {}", cuda::gemm_library().about));
+    for (const auto& [name, value] : machine()) {
+        mine.push_back(fmt::format("{} = {}", name, value));
     }
     std::string text = fmt::format("{}\n", fmt::join(mine, "\n"));
     const int other = comm_.differing(std::as_bytes(std::span(text)));
@@ -280,9 +317,45 @@ void Run::leave_damaged() {
     }
 }
 
+// Before every write to the run's folder.
+void Run::own_folder() {
+    if (!folder_) return;
+    folder_->require_own();
+    const std::string now = folder_->name();
+    if (now == o_.out) return;
+    say(fmt::format("{}: was moved to {} while the run writes to it; the run goes on there", o_.out,
+                    now));
+    o_.out = now;
+    checkpoints_.move(now, folder_->at());
+}
+
+// A path for reading and writing.
+std::string Run::in_folder(const char* name) const {
+    return (fs::path(folder_ ? folder_->at() : o_.out) / name).string();
+}
+
+void Run::say(const std::string& line) const {
+    if (!events_.note) return;
+    std::string named = line;
+    if (folder_) {  // its path by descriptor says nothing to a user
+        const std::string& at = folder_->at();
+        for (std::size_t i = 0; (i = named.find(at, i)) != std::string::npos; i += o_.out.size()) {
+            named.replace(i, at.size(), o_.out);
+        }
+    }
+    events_.note(named);
+}
+
 void Run::open_folder() {
     if (!folder_) return;
     folder_->keep();
+    // What was read came by the folder's name.
+    if (folder_->name() != o_.out) {
+        throw Error::input({.file = o_.out,
+                            .problem = "was moved or replaced while the run was being set up",
+                            .remedy = "run the command again"});
+    }
+    checkpoints_.move(o_.out, folder_->at());
     checkpoints_.prepare();
     leave_damaged();
     open_log();

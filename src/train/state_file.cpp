@@ -43,6 +43,8 @@ std::string state_text(const TrainState& state, const StateHashes& hashes) {
     out["step"] = state.step;
     out["options"] = options_json(state.options);
     out["data_hash"] = hash_text(state.data_hash);
+    out["machine"] = ordered_json::object();
+    for (const auto& [name, value] : state.machine) out["machine"][name] = value;
     out["config_hash"] = hash_text(hashes.config);
     out["tokenizer_hash"] = hash_text(hashes.tokenizer);
     out["params_hash"] = hash_text(hashes.params);

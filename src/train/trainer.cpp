@@ -132,6 +132,7 @@ void Run::save() {
     const Unbroken unbroken(events_);
     const AddSeconds time(saving_seconds_);
     not_saved_ = state_.step;
+    own_folder();
     sync_log();
     checkpoints_.save(*engine_, state_, *tokenizer_, tokenizer_json_);
     not_saved_ = -1;
@@ -147,6 +148,8 @@ void Run::try_to_save() {
         save();
     } catch (const comm::LostRank&) {
         throw;
+    } catch (const LostFolder&) {
+        throw;
     } catch (const std::exception& error) {
         say(fmt::format("step {} is not saved, the run goes on: {}", state_.step, error.what()));
     }
@@ -161,6 +164,8 @@ void Run::rescue() noexcept {
         try {
             save();
             try_to_report();
+        } catch (const LostFolder&) {
+            return;
         } catch (const std::exception& error) {
             say(fmt::format("step {} could not be saved: {}", state_.step, error.what()));
         }
@@ -283,10 +288,11 @@ void Run::train_steps() {
 void Run::finish() {
     make_missed_validation();
     if (!comm_.first()) return;
-    const bool did_something = state_.step > started_at_ || validation_seconds_ > 0 ||
-                               !fs::exists(fs::path(o_.out) / kReportName);
+    const bool did_something =
+        state_.step > started_at_ || validation_seconds_ > 0 || !fs::exists(in_folder(kReportName));
     if (!did_something) return;
     const Unbroken unbroken(events_);
+    own_folder();
     try_to_report();
 }
 
@@ -304,6 +310,7 @@ TrainResult Run::go(RunFolder* folder) {
     make_engine();
     agree_on_parameters();
     open_folder();
+    note_other_machine();
     saved_ = resumed_ ? state_.step : -1;
     started_at_ = state_.step;
     const std::string pipeline = pipeline_plan();  // all ranks take part
@@ -324,6 +331,7 @@ TrainResult Run::go(RunFolder* folder) {
     end_log();
 
     TrainResult out;
+    out.folder = o_.out;
     out.step = state_.step;
     out.steps = o_.steps;
     out.objective = o_.objective;

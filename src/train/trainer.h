@@ -55,6 +55,7 @@ struct TrainEvents {
 };
 
 struct TrainResult {
+    std::string folder{};   // of the run: where it is now, if it was moved
     std::int64_t step = 0;  // done in all
     std::int64_t steps = 0;
     std::string objective{};

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Training in folders that are damaged, shared, or owned by another user."""
 import fcntl
+import json
 import os
 import pathlib
 import resource
 import shutil
+import signal
 import subprocess
 import tempfile
 
@@ -84,6 +86,77 @@ class FoldersTest(driver.CliTest):
         self.assertEqual(target.read_text(), "mine")
         lock.unlink()
         self.ok("train", "--resume", self.run_, "--steps", "5")
+
+    def training(self, out, *more):
+        """A process that trains in `out` and saves every step, after its second checkpoint."""
+        process = subprocess.Popen(
+            [driver.BIN, "train", *SHAPE, *QUIET, "--steps", "100000", "--save-every", "1",
+             "--keep", "2", "--data", str(self.data), "--out", str(out), *more],
+            stderr=subprocess.PIPE)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.assertTrue(driver.eventually(lambda: len(self.saved(out)) >= 2))
+        return process
+
+    def saved(self, run):
+        folder = run / "checkpoints"
+        found = folder.iterdir() if folder.exists() else []
+        return sorted(int(p.name[5:]) for p in found if p.name.startswith("step-"))
+
+    def stopped(self, process, code=130):
+        if code == 130:
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, code, err)
+        return err.decode()
+
+    def test_a_run_that_is_moved_goes_on_in_its_folder(self):
+        run, moved = self.folder / "r", self.folder / "moved"
+        first = self.training(run)
+        run.rename(moved)
+        before = self.saved(moved)[-1]
+        self.assertTrue(driver.eventually(lambda: self.saved(moved)[-1] > before + 2))
+        self.assertFalse(run.exists())
+        # Another run takes the name, and both go on.
+        second = self.training(run, "--seed", "7")
+        steps = self.saved(moved)[-1]
+        self.assertTrue(driver.eventually(lambda: self.saved(moved)[-1] > steps + 2))
+        self.assertIsNone(second.poll())
+        said = self.stopped(first)
+        self.assertIn(f"was moved to {moved}", said)
+        self.assertIn(f"--resume {moved}", said)
+        self.stopped(second)
+        for folder, seed in ((moved, 1), (run, 7)):
+            self.assertEqual(len(self.saved(folder)), 2)
+            newest = folder / "checkpoints" / f"step-{self.saved(folder)[-1]:06}"
+            state = json.loads((newest / "state.json").read_text())
+            self.assertEqual(state["options"]["seed"], seed, "each has its own checkpoints")
+            done = state["step"]
+            result = self.ok_json("train", "--resume", folder, "--steps", done + 1)
+            self.assertEqual((result["run"], result["step"]), (str(folder), done + 1))
+
+    def test_a_run_whose_folder_is_removed_stops(self):
+        run = self.folder / "r"
+        first = self.training(run)
+        while run.exists():  # the run writes meanwhile
+            subprocess.run(["rm", "-rf", run], stderr=subprocess.DEVNULL, check=False)
+        second = self.training(run, "--seed", "7")
+        err = self.stopped(first, 1)
+        self.assertIn(f"{run}: was removed while the run writes to it", err)
+        self.assertIsNone(second.poll(), "the new run was disturbed")
+        self.stopped(second)
+        newest = run / "checkpoints" / f"step-{self.saved(run)[-1]:06}" / "state.json"
+        self.assertEqual(json.loads(newest.read_text())["options"]["seed"], 7)
+
+    def test_a_run_whose_lock_is_replaced_stops(self):
+        run = self.folder / "r"
+        process = self.training(run)
+        (self.folder / "lock").touch()
+        (self.folder / "lock").rename(run / "lock")
+        err = self.stopped(process, 1)
+        self.assertIn(f"{run}/lock: was replaced", err)
+        self.ok("train", "--resume", run, "--steps", self.saved(run)[-1] + 1)
 
     def test_a_run_does_not_begin_among_other_files(self):
         before = names(self.data)

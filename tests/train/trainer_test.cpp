@@ -214,6 +214,7 @@ TEST(Pruning, WhatLiesAfterTheNewestIsNotCounted) {
         fs::create_directories(fs::path(Checkpoints(folder / "run").folder(step)));
     }
     Checkpoints checkpoints(folder / "run");
+    checkpoints.prepare();
     checkpoints.prune(3, 0);
     EXPECT_EQ(checkpoints.steps(), (std::vector<std::int64_t>{1, 2, 3, 9}));
     checkpoints.prune(3, 2);

@@ -1,0 +1,194 @@
+// Checkpoints that a disk has damaged are refused wherever they are loaded; and what decides the
+// bits of a run is said when it changes.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/cpu.h"
+#include "core/mapped_file.h"
+#include "disturbed.h"
+#include "formats/safetensors.h"
+#include "model/io/convert.h"
+#include "model/model.h"
+#include "train/trainer.h"
+
+namespace mr::train::damage_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Damage : public Disturbed {
+  protected:
+    Damage() {
+        options_.save_every = 2;
+        options_.steps = 4;
+        train(options_, events_);
+        notes_.clear();
+    }
+    std::string checkpoint(int step, const std::string& file = {}) const {
+        return Checkpoints(options_.out).folder(step) + (file.empty() ? "" : "/" + file);
+    }
+    static void put(const std::string& path, const std::string& bytes) {
+        std::ofstream(path, std::ios::binary) << bytes;
+    }
+    static void flip(const std::string& path, std::size_t bit) {
+        std::string bytes = read_text_file(path);
+        bytes[bit / 8] ^= static_cast<char>(1 << bit % 8);
+        put(path, bytes);
+    }
+    template <typename Act>
+    static std::string refusal(Act&& act) {
+        try {
+            act();
+        } catch (const Error& error) {
+            EXPECT_EQ(error.kind(), ErrorKind::input);
+            return error.what();
+        }
+        return "";
+    }
+    std::string resumed(std::int64_t steps) {
+        notes_.clear();
+        resume(
+            options_.out, [steps](TrainOptions& o) { o.steps = steps; }, events_);
+        std::string all;
+        for (const std::string& note : notes_) all += note + "\n";
+        return all;
+    }
+    // Removes the checksums, as files of older versions have none.
+    static void make_old(const std::string& path) {
+        const std::string all = read_text_file(path);
+        std::uint64_t length = 0;
+        std::memcpy(&length, all.data(), sizeof length);
+        auto header = nlohmann::ordered_json::parse(all.substr(8, length));
+        ASSERT_EQ(header["__metadata__"].erase("millrace.sums"), 1u);
+        ASSERT_EQ(header["__metadata__"].erase("millrace.header"), 1u);
+        std::string text = header.dump();
+        text.append((8 - text.size() % 8) % 8, ' ');
+        const std::uint64_t now = text.size();
+        std::string head(sizeof now, '\0');
+        std::memcpy(head.data(), &now, sizeof now);
+        put(path, head + text + all.substr(8 + length));
+    }
+};
+
+TEST_F(Damage, AnyBitOfTheWeightsIsFoundWhereverTheyAreLoaded) {
+    const std::string path = checkpoint(4, "model.safetensors");
+    const std::string good = read_text_file(path);
+    std::vector<std::pair<std::uint64_t, std::string>> tensors;  // where they begin
+    {
+        const auto file = formats::SafetensorsFile::open(path);
+        for (const auto& tensor : file.tensors()) tensors.emplace_back(tensor.offset, tensor.name);
+    }
+    ASSERT_GT(tensors.size(), 5u);
+    const std::uint64_t data = tensors.front().first;
+    std::mt19937_64 random(11);
+    for (int i = 0; i < 80; ++i) {
+        // As many in the header as in the weights.
+        const std::uint64_t at =
+            i % 2 == 0 ? random() % data : data + random() % (good.size() - data);
+        SCOPED_TRACE(testing::Message() << "byte " << at << ", data from " << data);
+        flip(path, 8 * at + random() % 8);
+        std::string name;
+        for (const auto& [begin, its] : tensors) {
+            if (at >= begin) name = "tensor " + its + ": is not as it was written";
+        }
+        const std::string loaded = refusal([&] { model::load_model(checkpoint(4)); });
+        EXPECT_NE(loaded, "");
+        EXPECT_NE(loaded.find(name), std::string::npos) << loaded;
+        // By the run's name: an older one is named.
+        const std::string by_run = refusal([&] { model::load_model(options_.out); });
+        EXPECT_NE(by_run.find("step-000002, an older checkpoint"), std::string::npos) << by_run;
+        for (const char* out : {"out.gguf", "out.safetensors", "folder"}) {
+            const std::string made = folder_ / out;
+            const std::string converted =
+                refusal([&] { model::convert_model(checkpoint(4), made); });
+            EXPECT_NE(converted.find(name), std::string::npos) << converted;
+            EXPECT_NE(converted, "");
+            EXPECT_FALSE(fs::exists(made));
+        }
+        put(path, good);
+    }
+    EXPECT_NO_THROW(model::load_model(checkpoint(4)));
+    model::convert_model(checkpoint(4), folder_ / "converted");
+    flip(folder_ / "converted/model.safetensors", 8 * (good.size() - 9));
+    EXPECT_NE(refusal([&] { model::load_model(folder_ / "converted"); }).find("is not as it was"),
+              std::string::npos)
+        << "what convert writes has checksums, too";
+}
+
+TEST_F(Damage, ARunGoesOnFromTheCheckpointBefore) {
+    std::mt19937_64 random(5);
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+        for (const bool end : {false, true}) {
+            const std::string path = checkpoint(4, file);
+            const std::size_t size = read_text_file(path).size();
+            flip(path, 8 * (end ? size - 1 - random() % 64 : random() % size));
+            const std::string notes = resumed(4);
+            EXPECT_NE(notes.find(file), std::string::npos) << notes;
+            EXPECT_NE(notes.find("the checkpoint is damaged; going on from step 2"),
+                      std::string::npos)
+                << notes;
+            if (end) {
+                EXPECT_NE(notes.find(file[0] == 'o' ? "tensor v: is not as it was" : "tensor "),
+                          std::string::npos)
+                    << notes;
+            }
+            EXPECT_EQ(saved().back(), 4);
+        }
+    }
+}
+
+TEST_F(Damage, AModelToBeginWithIsChecked) {
+    TrainOptions tuned = options_;
+    tuned.init = checkpoint(4);
+    tuned.out = folder_ / "tuned";
+    EXPECT_EQ(train(tuned, events_).step, 4);
+    tuned.out = folder_ / "again";
+    const std::string path = checkpoint(4, "model.safetensors");
+    flip(path, 8 * (read_text_file(path).size() - 1));
+    EXPECT_NE(refusal([&] { train(tuned, events_); }).find("is not as it was"), std::string::npos);
+}
+
+TEST_F(Damage, CheckpointsOfOlderVersionsLoad) {
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+        make_old(checkpoint(4, file));
+    }
+    auto state = nlohmann::ordered_json::parse(read_text_file(checkpoint(4, "state.json")));
+    ASSERT_EQ(state.erase("machine"), 1u);
+    state.erase("hash");
+    put(checkpoint(4, "state.json"), state.dump());
+    EXPECT_NO_THROW(model::load_model(options_.out));
+    EXPECT_EQ(resumed(5), "");
+    EXPECT_EQ(saved(), (std::vector<std::int64_t>{2, 4, 5}));
+}
+
+// What is not mentioned did not change.
+TEST_F(Damage, AnotherInstructionPathIsSaid) {
+    EXPECT_EQ(resumed(5), "");
+    const Isa best = active_isa();
+    const std::vector<Isa> all = available_isas();
+    for (const Isa isa : all) {
+        if (isa == active_isa()) continue;
+        const std::string was = isa_name(active_isa()), is = isa_name(isa);
+        set_isa(isa);
+        const std::string notes = resumed(saved().back() + 1);
+        EXPECT_NE(notes.find("other bits than where it began: instructions was " + was +
+                             ", and is " + is + " (MILLRACE_ISA=" + was + " keeps them"),
+                  std::string::npos)
+            << notes;
+        EXPECT_EQ(resumed(saved().back() + 1), "") << "said once";
+    }
+    set_isa(best);
+    events_.program = "millrace 99";
+    const std::string notes = resumed(saved().back() + 1);
+    EXPECT_NE(notes.find("program was , and is millrace 99"), std::string::npos) << notes;
+    EXPECT_EQ(notes.find("MILLRACE_ISA") != std::string::npos, all.size() > 1 && all.back() != best)
+        << notes;
+}
+
+}  // namespace
+}  // namespace mr::train::damage_test
