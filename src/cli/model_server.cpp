@@ -10,6 +10,7 @@
 #include "core/cuda/device.h"
 #include "decode/eval.h"
 #include "decode/measure.h"
+#include "observe/device_bandwidth.h"
 #include "serve/fingerprint.h"
 #include "serve/page/page.h"
 
@@ -37,7 +38,9 @@ void look_at(const model::Engine& engine, serve::ApiOptions& api) {
     const bool cuda = engine.options().cuda;
     api.plan = model::plan_engine(engine.model(), engine.options());
     api.capacity = cuda ? cuda::require_device().memory_bytes : cpu_info().memory_bytes;
-    api.read_bandwidth = decode::read_bandwidth(engine);
+    // What fits into the cache is not read from memory, whose rate is then no limit.
+    api.in_cache = engine.model().weights.bytes_per_token() < observe::place_of(cuda).cache_bytes;
+    if (!api.in_cache) api.read_bandwidth = decode::read_bandwidth(engine);
 }
 
 serve::HttpReply chat_page() {
@@ -56,8 +59,10 @@ ModelServer::ModelServer(const Command& command, ServerOptions options)
     : options_(std::move(options)),
       gate_(options_.gate),
       log_(log_kind(options_.log), [](std::string_view text) { err(text); }),
+      lobby_(gate_, metrics_, log_, version_line()),
       // If the address is taken, this fails before a model loads.
       http_(std::make_unique<serve::HttpServer>(options_.http)) {
+    http_->start(lobby_.handlers());
     load_model(command);
     options_.api.model = id_of(loaded_.model->source);
     options_.api.version = version_line();
@@ -73,7 +78,9 @@ ModelServer::ModelServer(const Command& command, ServerOptions options)
                   metrics_);
     api_.emplace(*desk_, gate_, metrics_, options_.api);
     api_->add_page("/", chat_page());
-    start();
+    api_->set_connections([this] { return http_->connections(); });
+    api_->set_notes([this](const std::string& line) { log_.note(line); });
+    lobby_.open(*api_);
 }
 
 void ModelServer::load_model(const Command& command) {
@@ -94,21 +101,6 @@ void ModelServer::load_model(const Command& command) {
         }
         return wanted;
     });
-}
-
-void ModelServer::start() {
-    api_->set_connections([this] { return http_->connections(); });
-    http_->start(
-        {.admit = [this](const serve::HttpRequest& head) { return api_->admit(head); },
-         .handle = [this](const serve::ExchangePtr& exchange) { api_->handle(exchange); },
-         .extra = [this](const serve::HttpRequest& request) { return gate_.headers(request); },
-         .refuse = serve::Api::refuse,
-         .done =
-             [this](const serve::Access& access) {
-                 ++metrics_.responses[static_cast<std::size_t>(access.status / 100)];
-                 log_.add(access);
-             },
-         .client = [this](const serve::HttpRequest& request) { return gate_.client_of(request); }});
 }
 
 void ModelServer::end(double grace) {

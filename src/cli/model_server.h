@@ -11,6 +11,7 @@
 #include "cli/options.h"
 #include "serve/access_log.h"
 #include "serve/api.h"
+#include "serve/lobby.h"
 
 namespace mr::cli {
 
@@ -29,7 +30,8 @@ struct ServerOptions {
 
 class ModelServer {
   public:
-    // Listens, loads, and answers. `command`: the command of the options.
+    // Listens, says that it loads to those who ask, loads, and answers. `command`: the command of
+    // the options.
     ModelServer(const Command& command, ServerOptions options);
     ModelServer(const ModelServer&) = delete;
     ModelServer& operator=(const ModelServer&) = delete;
@@ -46,12 +48,12 @@ class ModelServer {
 
   private:
     void load_model(const Command& command);
-    void start();
 
     ServerOptions options_;
     const serve::Gate gate_;
     serve::AccessLog log_;
     serve::Metrics metrics_;
+    serve::Lobby lobby_;
     LoadedModel loaded_;
     std::optional<serve::Desk> desk_;
     std::optional<serve::Api> api_;

@@ -40,7 +40,7 @@ constexpr const char* kExamples =
     "'millrace COMMAND --help' says more.";
 
 int fail(int code, std::string_view message) {
-    err(fmt::format("millrace: {}\n", one_line(message)));
+    complain(one_line(message));
     return code;
 }
 

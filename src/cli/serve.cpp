@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/model_server.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
@@ -54,11 +55,6 @@ void require_safe(const ServeOptions& options) {
                         .remedy = "give --api-key-file, or --no-auth to do without keys"});
 }
 
-// Waits for a signal.
-void wait_for_end() {
-    while (!InterruptGuard::pending()) std::this_thread::sleep_for(milliseconds(20));
-}
-
 std::uint64_t cache_bytes(const MemoryPlan& plan) {
     std::uint64_t bytes = 0;
     for (const MemoryPlan::Item& item : plan.items())
@@ -66,7 +62,42 @@ std::uint64_t cache_bytes(const MemoryPlan& plan) {
     return bytes;
 }
 
+std::string json_message(std::string_view kind, std::string_view line) {
+    return serve::json_note(kind, line, serve::log_time());
+}
+
+// The line that says where the server is.
+std::string ready_line(const ModelServer& server) {
+    const serve::HttpServer& http = server.http();
+    const std::string url = fmt::format("http://{}:{}", http.address(), http.port());
+    const char* const device = server.loaded().engine.cuda ? "GPU" : "CPU";
+    const int sequences = server.options().sequences;
+    const std::int64_t tokens = server.metrics().cache_tokens,
+                       context = server.desk().most_positions();
+    const std::uint64_t bytes = cache_bytes(server.options().api.plan);
+    const std::string& model = server.options().api.model;
+    if (server.options().log != "json") {
+        return fmt::format("millrace: {} at {} ({}, context {}, cache of {} tokens in {}, {})\n",
+                           one_line(model), url, observe::counted(sequences, "sequence"), context,
+                           tokens, format_bytes(bytes), device);
+    }
+    return json_line({{"time", serve::log_time()},
+                      {"ready", model},
+                      {"url", url},
+                      {"sequences", sequences},
+                      {"context", context},
+                      {"cache_tokens", tokens},
+                      {"cache_bytes", bytes},
+                      {"device", device}});
+}
+
+// Waits for a signal.
+void wait_for_end() {
+    while (!InterruptGuard::pending()) std::this_thread::sleep_for(milliseconds(20));
+}
+
 int serve_model(const Command& command, ServeOptions options) {
+    if (options.log == "json") set_message_format(json_message);
     require_safe(options);
     const InterruptGuard guard;
     if (!options.key_file.empty()) options.gate.keys = serve::read_keys(options.key_file);
@@ -79,16 +110,16 @@ int serve_model(const Command& command, ServeOptions options) {
     options.http.request = time_of(options.request);
     options.http.stall = time_of(options.stall);
     ModelServer server(command, options);
-    if (const std::string& notice = server.api().chat().notice(); !notice.empty()) {
-        remark(one_line(notice));
+    const text::ChatWriter& chat = server.api().chat();
+    if (chat.continues_texts()) {
+        remark(
+            "this model has no chat template (--chat-template FILE gives one): it continues texts. "
+            "The page offers beginnings; chat requests are written as User: and Assistant:, or "
+            "refused with --strict");
+    } else if (!chat.notice().empty()) {
+        remark(one_line(chat.notice()));
     }
-    const serve::HttpServer& http = server.http();
-    out(fmt::format("millrace: {} at http://{}:{} ({}, context {}, cache of {} tokens in {}, {})\n",
-                    one_line(server.options().api.model), http.address(), http.port(),
-                    observe::counted(server.options().sequences, "sequence"),
-                    server.desk().most_positions(), server.metrics().cache_tokens.load(),
-                    format_bytes(cache_bytes(server.options().api.plan)),
-                    server.loaded().engine.cuda ? "GPU" : "CPU"));
+    out(ready_line(server));
     wait_for_end();
     server.end(options.grace);
     return 0;
@@ -133,6 +164,15 @@ void add_serve(const Command& app, Action& action) {
                     "Another name for the model; '*': any name; may be repeated")
         .repeatable()
         .shown_as("NAME");
+    command
+        .add_option(
+            "--trusted-proxy", options->http.trusted_proxies,
+            "Address of a proxy whose X-Forwarded-For says who the client is; may be repeated")
+        .repeatable()
+        .shown_as("ADDRESS");
+    command.add_flag("--strict", options->api.strict,
+                     "Refuse unknown fields of requests, and conversations with a model without a "
+                     "chat template");
     command.add_option("--grace", options->grace, "Seconds to finish answers after SIGTERM")
         .range(0.0, 86400.0)
         .shows_default();

@@ -74,6 +74,8 @@ std::size_t columns_to_draw() {
     return columns > 0 ? std::max<std::size_t>(columns, 2) - 1 : 1000;
 }
 
+MessageFormat message_format = nullptr;
+
 }  // namespace
 
 void out(std::string_view text) {
@@ -110,10 +112,19 @@ void err(std::string_view text) noexcept {
 }
 
 void note(std::string_view line) {
-    if (stderr_is_terminal()) err(fmt::format("{}\n", line));
+    if (!stderr_is_terminal()) return;
+    err(message_format ? message_format("note", line) : fmt::format("{}\n", line));
 }
 
-void remark(std::string_view line) { err(fmt::format("note: {}\n", line)); }
+void remark(std::string_view line) {
+    err(message_format ? message_format("note", line) : fmt::format("note: {}\n", line));
+}
+
+void complain(std::string_view line) {
+    err(message_format ? message_format("error", line) : fmt::format("millrace: {}\n", line));
+}
+
+void set_message_format(MessageFormat format) { message_format = format; }
 
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
 bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
@@ -181,7 +192,7 @@ void InterruptGuard::set_patient(bool on) { patient = on; }
 void InterruptGuard::set_unbroken(bool on) { unbroken = on; }
 void InterruptGuard::set_answer(const char* line) { answer = line; }
 
-ProgressLine::ProgressLine() : enabled_(stderr_is_terminal()) {}
+ProgressLine::ProgressLine() : enabled_(stderr_is_terminal() && !message_format) {}
 ProgressLine::~ProgressLine() { remove(); }
 
 void ProgressLine::update(std::string_view what, std::uint64_t done, std::uint64_t total) {

@@ -28,6 +28,13 @@ void err(std::string_view text) noexcept;
 void note(std::string_view line);
 // "note: LINE" on standard error: what a reader of a log wants to know, too.
 void remark(std::string_view line);
+// "millrace: LINE" on standard error: why the program ends.
+void complain(std::string_view line);
+// From now on the lines of these three on standard error are `format(kind, LINE)`, with the kinds
+// "note" and "error", and there are no progress lines: for a log that a program reads. The format
+// ends its line itself.
+using MessageFormat = std::string (*)(std::string_view kind, std::string_view line);
+void set_message_format(MessageFormat format);
 bool stderr_is_terminal();
 bool stdin_is_terminal();
 // The width of the terminal at this descriptor; 0: it is none, or does not say.

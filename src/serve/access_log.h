@@ -26,6 +26,8 @@ class AccessLog {
     AccessLog& operator=(const AccessLog&) = delete;
 
     void add(const Access& access);
+    // One line that is about no single request.
+    void note(std::string_view text);
 
   private:
     static constexpr std::size_t kMost = 4096;  // lines that may wait
@@ -37,13 +39,19 @@ class AccessLog {
         std::uint64_t dropped = 0;
         bool leaving = false, ended = false;
     };
-    static void run(const std::shared_ptr<State>& state, const Write& write);
+    static void run(const std::shared_ptr<State>& state, const Write& write, Kind kind);
+    void put(std::string line);
 
     const Kind kind_;
     std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-// One line, with its end.
+// One line each, with its end.
 std::string access_line(const Access& access, AccessLog::Kind kind, std::string_view time);
+std::string note_line(std::string_view text, AccessLog::Kind kind, std::string_view time);
+// {"time", KIND: TEXT}
+std::string json_note(std::string_view kind, std::string_view text, std::string_view time);
+// Now, as the log has it: "2026-11-19T17:03:04.250Z".
+std::string log_time();
 
 }  // namespace mr::serve

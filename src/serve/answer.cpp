@@ -6,6 +6,7 @@
 #include <functional>
 #include <utility>
 
+#include "core/printable.h"
 #include "formats/json_writer.h"
 
 namespace mr::serve {
@@ -34,9 +35,11 @@ std::string failure_json(const Failure& failure, bool anthropic) {
     json.begin_object();
     if (anthropic) json.member("type", "error");
     json.key("error").begin_object();
-    json.member("message", failure.message).member("type", type_of(failure, anthropic));
-    json.key("param");
-    failure.param.empty() ? json.null() : json.value(failure.param);
+    // Both may have what the client wrote: a name, the words of a template that refuses.
+    constexpr std::size_t kMostMessage = 1000, kMostParam = 200;
+    json.member("message", printable(failure.message, kMostMessage));
+    json.member("type", type_of(failure, anthropic)).key("param");
+    failure.param.empty() ? json.null() : json.value(printable(failure.param, kMostParam));
     json.key("code");
     failure.code.empty() ? json.null() : json.value(failure.code);
     json.end_object().end_object();

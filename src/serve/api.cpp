@@ -70,6 +70,7 @@ Api::Api(Desk& desk, const Gate& gate, Metrics& metrics, ApiOptions options)
 const std::vector<Api::Route>& Api::routes() {
     static const std::vector<Route> all = {
         {"GET", "/health", nullptr, &Api::health, true},
+        {"GET", "/version", nullptr, &Api::version, true},
         {"GET", "/v1/models", nullptr, &Api::models},
         {"GET", "/models", nullptr, &Api::models},
         {"GET", "/v1/models/", nullptr, &Api::one_model},
@@ -175,12 +176,39 @@ void Api::run(const Route& route, const ExchangePtr& exchange) {
                                "invalid_json");
         }
         const Fields fields(document.root(), route.fields);
+        heed_unknown(fields);
         require_model(fields.text("model"));
         (this->*route.run)({exchange, fields});
     } catch (const Failure& failure) {
         exchange->reply(failure_reply(failure, other));
     } catch (const Error& error) {
         exchange->reply(failure_reply(Failure::of(error), other));
+    }
+}
+
+// Clients send fields of other servers. They have no effect here, which a person learns from the
+// log: each name once, and not more names than anyone would read.
+void Api::heed_unknown(const Fields& fields) {
+    if (fields.unknown().empty()) return;
+    const auto meant = [](const Fields::Unknown& one) {
+        return one.meant.empty() ? "" : fmt::format("; did you mean '{}'?", one.meant);
+    };
+    const Fields::Unknown& first = fields.unknown().front();
+    if (options_.strict) {
+        throw Failure::bad(first.name,
+                           fmt::format("unknown field '{}'{}", first.name, meant(first)),
+                           "unknown_field");
+    }
+    metrics_.unknown_fields += fields.unknown_count();
+    constexpr std::size_t kMostNoted = 100;
+    const std::lock_guard lock(noted_mutex_);
+    for (const Fields::Unknown& one : fields.unknown()) {
+        if (noted_.size() >= kMostNoted || !noted_.insert(one.name).second) continue;
+        note_(fmt::format("requests have the unknown field '{}', which is ignored{}", one.name,
+                          meant(one)));
+        if (noted_.size() == kMostNoted) {
+            note_("further unknown fields of requests are counted, and not named here");
+        }
     }
 }
 
@@ -191,6 +219,14 @@ void Api::health(const Call& call) {
     call.exchange->reply({.status = well ? 200 : 503,
                           .body = well ? R"({"status":"ok"})" : R"({"status":"error"})"});
 }
+
+HttpReply Api::version_reply(const std::string& version) {
+    JsonWriter json;
+    json.begin_object().member("version", version).end_object();
+    return {.body = json.take()};
+}
+
+void Api::version(const Call& call) { call.exchange->reply(version_reply(options_.version)); }
 
 void Api::add_model(JsonWriter& json) const {
     json.begin_object().member("id", options_.model).member("object", "model");
@@ -216,7 +252,7 @@ void Api::one_model(const Call& call) {
 
 void Api::metrics(const Call& call) {
     call.exchange->reply(
-        {.type = "text/plain; version=0.0.4; charset=utf-8",
+        {.type = std::string(kMetricsType),
          .body = metrics_.text(options_.model, static_cast<std::int64_t>(connections_()))});
 }
 
@@ -246,10 +282,17 @@ void Api::props(const Call& call) {
     json.member("diffusion", spec.diffusion.has_value());
     json.member("streams", static_cast<bool>(options_.generate.stream));
     json.member("chat_format", chat_.name()).member("chat_template", tokenizer_.chat_template());
+    json.member("continues_texts", chat_.continues_texts());
+    if (chat_.continues_texts()) {
+        json.key("beginnings").begin_array();
+        for (const std::string_view beginning : text::text_beginnings()) json.value(beginning);
+        json.end_array();
+    }
     // For one token per pass; a pass of a diffusion model makes many.
     if (!spec.diffusion) {
         json.member("bytes_per_token", desk_.model().weights.bytes_per_token());
     }
+    json.member("in_cache", options_.in_cache);
     if (options_.read_bandwidth > 0) {
         json.key("roof").begin_object();
         json.member("bytes_per_s", options_.read_bandwidth).end_object();

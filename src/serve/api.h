@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,11 +33,16 @@ struct ApiOptions {
     std::string fingerprint{};
     std::string version{};
     bool verbose_usage = false;
+    // What is ignored or guessed by default is refused: unknown fields, and conversations with a
+    // model that has no chat template.
+    bool strict = false;
     bool share_prefixes = false;  // equal prompts share pages whatever their key
     std::size_t grammar_bytes = Grammars::kMostBytes;  // for all but the texts that run
     MemoryPlan plan{};                                 // of the engine
     std::uint64_t capacity = 0;                        // bytes of the memory that the engine uses
-    double read_bandwidth = 0;           // measured, of that memory: bytes per second; 0: unknown
+    double read_bandwidth =
+        0;                  // measured, of that memory: bytes per second; 0: unknown, or no limit
+    bool in_cache = false;  // what a token reads fits into the machine's cache
     decode::GenerateOptions generate{};  // defaults of requests: context, diffusion
     text::ChatOptions chat{};
 };
@@ -49,7 +56,14 @@ class Api {
     std::optional<HttpReply> admit(const HttpRequest& head) const;
     void handle(const ExchangePtr& exchange);
     static HttpReply refuse(const HttpRequest& head, int status, const std::string& problem);
+    // In the format of the path that was asked for.
+    static HttpReply refusal(const Failure& failure, const HttpRequest& request) {
+        return failure_reply(failure, anthropic(request));
+    }
+    static HttpReply version_reply(const std::string& version);
     void set_connections(std::function<std::size_t()> count) { connections_ = std::move(count); }
+    // Called with lines for the log, by any thread.
+    void set_notes(std::function<void(const std::string& line)> note) { note_ = std::move(note); }
     // Adds a file of the page: served on GET, without a key.
     void add_page(const std::string& path, HttpReply reply);
 
@@ -79,8 +93,10 @@ class Api {
     static HttpReply page_reply(const HttpReply& file, const HttpRequest& request);
     void add_memory(formats::JsonWriter& json) const;
     static bool anthropic(const HttpRequest& request);
+    void heed_unknown(const Fields& fields);
 
     // api.cpp
+    void version(const Call& call);
     void health(const Call& call);
     void add_model(formats::JsonWriter& json) const;
     void models(const Call& call);
@@ -158,6 +174,9 @@ class Api {
     const std::int64_t created_;
     std::size_t longest_piece_ = 1;  // bytes of the longest token
     std::function<std::size_t()> connections_ = [] { return std::size_t{0}; };
+    std::function<void(const std::string&)> note_ = [](const std::string&) {};
+    std::mutex noted_mutex_;
+    std::set<std::string> noted_;  // unknown fields that the log has named
     std::vector<std::pair<std::string, HttpReply>> pages_;
     const std::uint64_t run_;  // prefix of ids
     mutable std::atomic<std::uint64_t> next_id_ = 0;

@@ -110,6 +110,7 @@ void Api::completions(const Call& call) {
                            "invalid_value");
     }
     format.choices = choices;
+    const bool shows_blocks = format.include_blocks && fields.flag("stream");
     std::vector<Desk::Work> works;
     std::int64_t tokens = 0;
     for (std::vector<std::int32_t>& ids : prompts) {
@@ -117,6 +118,7 @@ void Api::completions(const Call& call) {
         work.options = options;
         work.options.max_tokens = most_tokens(ids.size(), asked);
         work.choices = choices;
+        work.shows_blocks = shows_blocks;
         tokens += static_cast<std::int64_t>(ids.size());
         format.begins.push_back(decode::begins_text(tokenizer_, ids));
         if (echo) format.echo.push_back(tokenizer_.decode(ids, !format.shows_special));

@@ -241,6 +241,12 @@ std::optional<text::ChatWriter> Api::own_writer(const Conversation& conversation
 text::ChatText Api::written(const Conversation& conversation, const Fields& fields,
                             std::vector<std::int32_t>& ids, std::vector<std::string>& stops,
                             bool add_generation_prompt) const {
+    if (options_.strict && chat_.continues_texts()) {
+        throw Failure::bad("messages",
+                           "this model has no chat template: give one with --chat-template, or use "
+                           "/v1/completions",
+                           "no_chat_template");
+    }
     const std::optional<text::ChatWriter> own = own_writer(conversation, fields);
     const text::ChatWriter& writer = own ? *own : chat_;
     stops = writer.stops();

@@ -379,6 +379,10 @@ void Desk::show() {
             const OpRecord work = (now.*phase).ledger.since((before.*phase).ledger).total();
             metrics_.bytes_read += work.bytes_read;
             metrics_.flops += work.flops;
+            if (phase != &decode::Scheduler::Totals::decode) continue;
+            metrics_.decode_bytes_read += work.bytes_read;
+            metrics_.decode_nanoseconds += static_cast<std::uint64_t>(
+                1e9 * std::max(now.decode.seconds - before.decode.seconds, 0.0));
         }
     }
     const std::lock_guard lock(mutex_);

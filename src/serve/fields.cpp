@@ -279,7 +279,7 @@ std::string taken_text(const Field& field) {
                        spelled, range.empty() ? "" : ", ", range);
 }
 
-// "; did you mean 'temperature'?", or nothing.
+// The field whose name the key may be a misspelling of; empty: none.
 std::string meant_instead(std::string_view key, std::span<const Field> table) {
     constexpr std::size_t kLongest = 40;  // of a word that may be a misspelt name
     if (key.size() > kLongest) return "";
@@ -287,8 +287,7 @@ std::string meant_instead(std::string_view key, std::span<const Field> table) {
     for (const Field& field : table) {
         if (field.kind != K::ignored) names.emplace_back(field.name);
     }
-    const std::string near = nearest(key, names);
-    return near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
+    return nearest(key, names);
 }
 
 // `is`: the value that was sent.
@@ -392,10 +391,11 @@ Fields::Fields(formats::JsonValue body, std::string_view route)
         const auto field = std::find_if(table_.begin(), table_.end(),
                                         [&key = key](const Field& f) { return f.name == key; });
         if (field == table_.end()) {
-            throw Failure::bad(std::string(key),
-                               fmt::format("unknown field '{}'{}", printable(key, 100),
-                                           meant_instead(key, table_)),
-                               "unknown_field");
+            constexpr std::size_t kMostUnknown = 16, kMostName = 100;
+            if (++unknown_count_ <= kMostUnknown) {
+                unknown_.push_back({printable(key, kMostName), meant_instead(key, table_)});
+            }
+            continue;
         }
         if (!value.is_null()) check(*field, value);
     }

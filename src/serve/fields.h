@@ -47,9 +47,19 @@ std::string field_table(std::string_view route);
 // A request's body, checked against the table of its route. Null counts as absent.
 class Fields {
   public:
+    // A key that the table does not have. What a client wrote is cut and escaped.
+    struct Unknown {
+        std::string name{};
+        std::string meant{};  // a field whose name is near; empty: none
+    };
+
     Fields() = default;  // for a request without a body
-    // Throws Failure (400) naming a field that is unknown, missing, or has a wrong type or size.
+    // Throws Failure (400) naming a field that is missing, or has a wrong type or size.
     Fields(formats::JsonValue body, std::string_view route);
+
+    // The first few of them, and how many there are.
+    const std::vector<Unknown>& unknown() const { return unknown_; }
+    std::size_t unknown_count() const { return unknown_count_; }
 
     bool given(const char* name) const { return find(name).has_value(); }
     std::optional<formats::JsonValue> find(const char* name) const;
@@ -62,6 +72,8 @@ class Fields {
   private:
     formats::JsonValue body_;
     std::span<const Field> table_;
+    std::vector<Unknown> unknown_;
+    std::size_t unknown_count_ = 0;
 };
 
 }  // namespace mr::serve

@@ -35,6 +35,23 @@ class OpenAiFormat : public Format {
         return event_text(failure_json(failure));
     }
 
+    // A chunk whose choice has no text yet.
+    std::string block(int choice, std::span<const std::int32_t> tokens,
+                      std::span<const std::uint8_t> settled) override {
+        JsonWriter json;
+        json.begin_object().key("block").begin_array();
+        for (std::size_t i = 0; i < tokens.size(); ++i) {
+            const bool ends = options_.tokenizer->is_end_of_generation(tokens[i]);
+            if (!settled[i]) {
+                json.null();
+            } else {
+                json.value(ends ? std::string() : options_.tokenizer->piece(tokens[i]));
+            }
+        }
+        json.end_array().end_object();
+        return chunk(empty_choice(choice), json.text());
+    }
+
     std::string whole(const std::vector<ChoiceText>& choices, const Usage& usage) override {
         std::string out = head(object_) + R"(,"choices":[)";
         for (std::size_t i = 0; i < choices.size(); ++i) {
@@ -48,6 +65,7 @@ class OpenAiFormat : public Format {
     // Further members of a whole answer.
     virtual std::string beside(const std::vector<ChoiceText>& /*choices*/) const { return {}; }
     virtual std::string choice_json(int choice, const ChoiceText& text) = 0;
+    virtual std::string empty_choice(int choice) = 0;  // of a chunk
 
     // One choice of a chunk; the text before it is the same in all chunks. `own`: this server's own
     // object, beside the choice.
@@ -156,21 +174,6 @@ class ChatFormat final : public OpenAiFormat {
         }
         return parts(choice, calls(choice).reader.read(text.text), text);
     }
-    std::string block(int choice, std::span<const std::int32_t> tokens,
-                      std::span<const std::uint8_t> settled) override {
-        JsonWriter json;
-        json.begin_object().key("block").begin_array();
-        for (std::size_t i = 0; i < tokens.size(); ++i) {
-            const bool ends = options_.tokenizer->is_end_of_generation(tokens[i]);
-            if (!settled[i]) {
-                json.null();
-            } else {
-                json.value(ends ? std::string() : options_.tokenizer->piece(tokens[i]));
-            }
-        }
-        json.end_array().end_object();
-        return chunk(delta(choice, "{}", "null", nullptr), json.text());
-    }
     std::string end(int choice, const ChoiceText& text) override {
         if (!options_.calls) return chunk(delta(choice, "{}", "null", finish_reason(text)));
         CallReader& reader = calls(choice).reader;
@@ -179,6 +182,7 @@ class ChatFormat final : public OpenAiFormat {
     }
 
   protected:
+    std::string empty_choice(int choice) override { return delta(choice, "{}", "null"); }
     std::string choice_json(int choice, const ChoiceText& text) override {
         CalledText made{text.text};
         if (options_.calls) made = read_calls(*options_.calls, text.text);
@@ -306,6 +310,7 @@ class CompletionFormat final : public OpenAiFormat {
     }
 
   protected:
+    std::string empty_choice(int choice) override { return choice_json(choice, {}, "", nullptr); }
     std::string choice_json(int choice, const ChoiceText& text) override {
         return choice_json(choice, text, echo(choice), finish_reason(text));
     }

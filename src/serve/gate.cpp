@@ -155,6 +155,7 @@ Headers Gate::headers(const HttpRequest& request) const {
     return {{"Access-Control-Allow-Origin", std::string(origin)},
             {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
             {"Access-Control-Allow-Headers", "authorization, content-type, x-api-key, *"},
+            {"Access-Control-Expose-Headers", "x-request-id"},
             {"Access-Control-Max-Age", "600"},
             {"Vary", "Origin"}};
 }

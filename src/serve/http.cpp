@@ -40,23 +40,6 @@ void give_long_bodies_back() {
 
 }  // namespace
 
-HttpClient http_client(const std::string& address) {
-    error_code unknown;
-    asio::ip::address at = asio::ip::make_address(address, unknown);
-    if (unknown) return {address, false};
-    if (at.is_v6() && at.to_v6().is_v4_mapped()) {
-        at = asio::ip::make_address_v4(asio::ip::v4_mapped, at.to_v6());
-    }
-    const bool loopback = at.is_loopback();
-    // All hosts of a link have the same first 64 bits of a link-local address.
-    if (at.is_v6() && !loopback && !at.to_v6().is_link_local()) {
-        asio::ip::address_v6::bytes_type bytes = at.to_v6().to_bytes();
-        std::fill(bytes.begin() + 8, bytes.end(), std::uint8_t{0});
-        at = asio::ip::address_v6(bytes);
-    }
-    return {at.to_string(), loopback};
-}
-
 std::size_t most_of_client(const HttpOptions& options, bool loopback) {
     if (options.connections_per_client > 0) return options.connections_per_client;
     return loopback ? options.connections : std::max<std::size_t>(options.connections / 4, 1);
@@ -141,14 +124,11 @@ void HttpHost::take(tcp::socket socket) {
     error_code left;
     const asio::ip::address peer = socket.remote_endpoint(left).address();
     const HttpClient client = http_client(peer.to_string());
-    const auto known = by_client.find(client.name);
-    const std::size_t own = known == by_client.end() ? 0 : known->second;
+    const bool proxy = is_proxy(options.trusted_proxies, peer.to_string());
     const bool all_full = connections.size() >= options.connections;
-    if (all_full || own >= most_of_client(options, client.loopback)) {
-        const HttpReply full =
-            handlers.refuse({}, 503,
-                            all_full ? "there are as many connections as may be"
-                                     : "this client has as many connections as it may have");
+    if (all_full || (!proxy && is_full(client))) {
+        const HttpReply full = handlers.refuse(
+            {}, 503, all_full ? "there are as many connections as may be" : kClientFull);
         const std::string text =
             head_text(full, {}, {.keep_alive = false, .length = full.body.size()}) + full.body;
         error_code ignored;
@@ -184,12 +164,20 @@ void HttpHost::sweep() {
     });
 }
 
+bool HttpHost::is_full(const HttpClient& client) const {
+    const auto known = by_client.find(client.name);
+    const std::size_t own = known == by_client.end() ? 0 : known->second;
+    return own >= most_of_client(options, client.loopback);
+}
+
+void HttpHost::count_less(const std::string& client) {
+    const auto own = by_client.find(client);
+    MR_CHECK(own != by_client.end(), "a connection or a forwarded request was counted");
+    if (--own->second == 0) by_client.erase(own);
+}
+
 void HttpHost::remove(const std::shared_ptr<HttpConnection>& connection) {
-    if (connections.erase(connection) > 0) {
-        const auto own = by_client.find(connection->client());
-        MR_CHECK(own != by_client.end(), "a connection was counted when it came");
-        if (--own->second == 0) by_client.erase(own);
-    }
+    if (connections.erase(connection) > 0) count_less(connection->client());
     const std::lock_guard lock(count_mutex);
     connection_count = connections.size();
     if (connections.empty()) none_left.notify_all();
@@ -296,7 +284,9 @@ void HttpHost::close_all() noexcept try {
     // Without memory some are not freed.
 }
 
-HttpServer::HttpServer(const HttpOptions& options) : impl_(std::make_shared<HttpHost>(options)) {
+HttpServer::HttpServer(HttpOptions options) {
+    options.trusted_proxies = proxy_addresses(options.trusted_proxies);
+    impl_ = std::make_shared<HttpHost>(options);
     raise_descriptor_limit();
     give_long_bodies_back();
     impl_->listen();

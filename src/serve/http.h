@@ -23,7 +23,8 @@ struct HttpRequest {
     std::string method, path, query;  // the path is not decoded
     Headers headers;                  // names in lower case
     std::string body;                 // until its handler returns, which frees it
-    std::string peer;                 // the address, without the port
+    std::string peer;                 // the client's address, without the port
+    std::string id;                   // of its `x-request-id`, or made; in the answer and the log
     bool old_version = false;         // HTTP/1.0
 
     // The value of the first header of that name (in lower case); empty: none.
@@ -75,13 +76,15 @@ using ExchangePtr = std::shared_ptr<Exchange>;
 struct HttpOptions {
     std::string host = "127.0.0.1";
     std::uint16_t port = 0;  // 0: any free port
+    // Addresses of proxies: where such a peer forwards, `X-Forwarded-For` says who the client is.
+    std::vector<std::string> trusted_proxies{};
     std::size_t header_bytes = 16 << 10;
     std::size_t body_bytes = 8 << 20;
     std::size_t all_bodies = 256 << 20;  // of requests being read or handled
     std::size_t connections = 4096;
     // Per client: an address, or an IPv6 network of 64 bits, which one host may use alone. 0: a
     // quarter of all, and no limit for the loopback address, where a proxy connects for many
-    // clients.
+    // clients. Of a client behind a trusted proxy: requests at the same time.
     std::size_t connections_per_client = 0;
     std::size_t bodies_per_client = 0;         // bytes of `all_bodies`; 0: by the same rule
     std::size_t unread_bytes = 1 << 20;        // of a stream that its client has not read
@@ -114,8 +117,9 @@ struct HttpHost;  // http_connection.h
 
 class HttpServer {
   public:
-    // Listens at once; connections wait until start(). Throws Error (input) if it cannot listen.
-    explicit HttpServer(const HttpOptions& options);
+    // Listens at once; connections wait until start(). Throws Error if it cannot listen (input), or
+    // for a proxy without an address (usage).
+    explicit HttpServer(HttpOptions options);
     // Cuts connections that are still open.
     ~HttpServer();
     HttpServer(const HttpServer&) = delete;
@@ -143,6 +147,17 @@ struct HttpClient {
     bool loopback = false;
 };
 HttpClient http_client(const std::string& address);
+// As addresses are compared. Throws Error (usage) for what is no address.
+std::vector<std::string> proxy_addresses(const std::vector<std::string>& named);
+// Whether a proxy of proxy_addresses() has this address.
+bool is_proxy(const std::vector<std::string>& proxies, const std::string& peer);
+// The address of the client of a request that came from `peer`: if that is a proxy, the last
+// address of its `X-Forwarded-For` that is none.
+std::string forwarded_client(const std::vector<std::string>& proxies, const std::string& peer,
+                             const Headers& headers);
+// `given`, if it may stand in a log and in a header: at most 128 letters, digits and marks of ids.
+// Else a new one.
+std::string request_id(std::string_view given);
 // Connections that one client may have.
 std::size_t most_of_client(const HttpOptions& options, bool loopback);
 // Bytes that its bodies may take: at least one of the largest.

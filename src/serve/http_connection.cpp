@@ -111,6 +111,7 @@ void HttpConnection::close() noexcept {
     error_code ignored;
     socket_.close(ignored);
     forget_request();
+    forget_forwarded();
     if (HttpExchangePtr current = std::exchange(current_, nullptr)) {
         current->set_gone();
         server_->take_from_workers(current);
@@ -262,13 +263,35 @@ HttpRequest HttpConnection::request_of_head() const {
     const std::size_t mark = target.find('?');
     out.path = target.substr(0, mark);
     if (mark != std::string::npos) out.query = target.substr(mark + 1);
-    out.peer = peer_;
     out.old_version = message.version() < 11;
     for (const auto& field : message) {
         out.headers.emplace_back(lower_case(std::string(field.name_string())),
                                  std::string(field.value()));
     }
+    out.peer = forwarded_client(server_->options.trusted_proxies, peer_, out.headers);
+    out.id = request_id(out.header("x-request-id"));
     return out;
+}
+
+// A proxy's connection has requests of many clients. Each is counted for its own client, and so are
+// the bytes of its body. Returns whether there may be another one.
+bool HttpConnection::count_forwarded() {
+    const HttpOptions& options = server_->options;
+    if (head_.peer == peer_) return true;  // nothing was forwarded
+    const HttpClient client = http_client(head_.peer);
+    body_bytes_ = {server_->body_bytes, client.name,
+                   most_bodies_of_client(options, client.loopback)};
+    if (server_->is_full(client)) return false;
+    std::string name = client.name;
+    ++server_->by_client[name];
+    forwarded_ = std::move(name);
+    return true;
+}
+
+void HttpConnection::forget_forwarded() noexcept {
+    if (forwarded_.empty()) return;
+    server_->count_less(forwarded_);
+    forwarded_.clear();
 }
 
 // Returns whether to read the rest of the request.
@@ -276,6 +299,10 @@ bool HttpConnection::take_head() {
     head_ = request_of_head();
     if (const auto problem = problem_of_head(head_)) {
         refuse(problem->status, problem->text);
+        return false;
+    }
+    if (!count_forwarded()) {
+        refuse(503, kClientFull);
         return false;
     }
     if (auto refused = server_->handlers.admit(head_)) {
@@ -303,7 +330,7 @@ void HttpConnection::refuse(int status, const std::string& problem) {
 // Answers before the request is complete. `last`: bytes after it cannot be trusted and are not
 // read, e.g. because the end of the request is unknown.
 void HttpConnection::answer_at_once(HttpReply reply, bool last) {
-    head_.peer = peer_;
+    if (head_.peer.empty()) head_.peer = peer_;
     const bool whole = parser_ && parser_->is_done() && !last;
     broken_ = !whole;
     begin(std::move(head_));
@@ -315,7 +342,9 @@ void HttpConnection::answer_at_once(HttpReply reply, bool last) {
 void HttpConnection::begin(HttpRequest request, BodyBytes::Share body_bytes) {
     current_ = std::make_shared<HttpExchange>(shared_from_this(), std::move(request),
                                               std::move(body_bytes));
+    if (current_->request_.id.empty()) current_->request_.id = request_id({});
     current_->extra_ = server_->handlers.extra(current_->request_);
+    current_->extra_.emplace_back("X-Request-Id", current_->request_.id);
     current_->most_unread_ = server_->options.unread_bytes;
     current_->head_only_ = current_->request_.method == "HEAD";
     if (parser_ && has_head_) {
@@ -385,6 +414,7 @@ void HttpConnection::finish() {
     const HttpExchangePtr done = std::exchange(current_, nullptr);
     ahead_deadline_ = kNever;
     report(*done, done->status_, true);
+    forget_forwarded();
     if (!done->keep_alive_ || server_->draining || broken_) return linger();
     wait_for_request();
     parse();

@@ -27,6 +27,7 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
 inline constexpr Clock::time_point kNever = Clock::time_point::max();
+inline constexpr const char* kClientFull = "this client has as many connections as it may have";
 
 class HttpConnection;
 
@@ -89,6 +90,9 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     void handle(const HttpExchangePtr& exchange);
     void call_handler(const HttpExchangePtr& exchange);
     void remove(const std::shared_ptr<HttpConnection>& connection);
+    // Whether the client has as many connections, or forwarded requests, as it may have.
+    bool is_full(const HttpClient& client) const;
+    void count_less(const std::string& client);
     // Called by any thread: the connection has something to send. Many calls at once wake the
     // connection thread only once. Without memory for that, the next sweep does it.
     void wake(const std::shared_ptr<HttpConnection>& connection) noexcept;
@@ -106,7 +110,8 @@ struct HttpHost : std::enable_shared_from_this<HttpHost> {
     std::uint16_t port = 0;
     // Used only by the connection thread.
     std::set<std::shared_ptr<HttpConnection>> connections;
-    std::map<std::string, std::size_t> by_client;  // connections per client
+    // Connections per client; behind a trusted proxy requests.
+    std::map<std::string, std::size_t> by_client;
     std::atomic<std::size_t> connection_count = 0;
     BodyBytes body_bytes{options.all_bodies};
     std::atomic<bool> draining = false;
@@ -181,6 +186,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     void linger();
     void wait_for_request() { deadline_ = Clock::now() + server_->options.idle; }
     void forget_request();  // what is read of it
+    bool count_forwarded();
+    void forget_forwarded() noexcept;
     void report(const HttpExchange& exchange, int status, bool whole) noexcept;
 
     const std::shared_ptr<HttpHost> server_;
@@ -192,6 +199,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     std::optional<Parser> parser_;
     HttpRequest head_;
     bool has_head_ = false;
+    std::string forwarded_;  // the client of the request, counted: behind a trusted proxy
     HttpExchangePtr current_;
     std::string sending_;
     std::size_t sent_ = 0;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <random>
 
 #include "serve/http.h"
 
@@ -26,6 +27,21 @@ std::string lower_case(std::string_view text) {
     std::string out(text);
     for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     return out;
+}
+
+std::string request_id(std::string_view given) {
+    constexpr std::size_t kMost = 128;
+    const bool fits = !given.empty() && given.size() <= kMost &&
+                      std::all_of(given.begin(), given.end(), [](char c) {
+                          return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
+                                 (c >= 'a' && c <= 'z') ||
+                                 std::string_view("-_.:/+=@~").find(c) != std::string_view::npos;
+                      });
+    if (fits) return std::string(given);
+    static const std::uint64_t run =
+        (std::uint64_t{std::random_device{}()} << 32) | std::random_device{}();
+    static std::atomic<std::uint64_t> next = 0;
+    return fmt::format("req_{:016x}{:08x}", run, next++);
 }
 
 std::optional<HeadProblem> problem_of_head(const HttpRequest& head) {

@@ -102,6 +102,12 @@ std::string Metrics::text(const std::string& model, std::int64_t connections) co
     one("millrace_bytes_read_total", "counter", "Bytes that passes read, by their operations.",
         bytes_read.load());
     one("millrace_flops_total", "counter", "Floating-point operations of passes.", flops.load());
+    one("millrace_decode_bytes_read_total", "counter",
+        "... of them by passes that make tokens of texts.", decode_bytes_read.load());
+    one("millrace_decode_seconds_total", "counter", "Seconds that these passes took.",
+        1e-9 * static_cast<double>(decode_nanoseconds.load()));
+    one("millrace_unknown_fields_total", "counter", "Fields of requests that were ignored.",
+        unknown_fields.load());
     one("millrace_queue_full_total", "counter", "Requests that were answered 429.",
         refused_full.load());
     one("millrace_timed_out_total", "counter", "Requests past their deadline.", timed_out.load());
@@ -115,7 +121,7 @@ std::string Metrics::text(const std::string& model, std::int64_t connections) co
         out += fmt::format("millrace_http_responses_total{{{},status=\"{}\"}} {}\n", label, status,
                            responses[i].load());
     }
-    return out;
+    return out + process_metrics();
 }
 
 }  // namespace mr::serve

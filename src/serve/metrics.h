@@ -33,6 +33,8 @@ class Histogram {
     std::atomic<std::uint64_t> millionths_ = 0;  // of the sum
 };
 
+inline constexpr std::string_view kMetricsType = "text/plain; version=0.0.4; charset=utf-8";
+
 struct Metrics {
     using Counter = std::atomic<std::uint64_t>;
 
@@ -45,6 +47,8 @@ struct Metrics {
     Counter refused_full = 0, timed_out = 0, embedded_texts = 0;
     std::array<Counter, 6> responses{};  // by the first digit of the status; 0: the client left
     Counter bytes_read = 0, flops = 0;   // over all passes, by the contracts of their operations
+    Counter decode_bytes_read = 0, decode_nanoseconds = 0;  // passes with rows that decode
+    Counter unknown_fields = 0;                             // of requests: they were ignored
     Histogram first_token, between_tokens, whole_request, in_queue;
     Histogram prefill_time, decode_time, inference_time, mean_token_time;  // of texts that ended
     Histogram prompt_length{Histogram::kTokens}, made_length{Histogram::kTokens},
@@ -52,5 +56,9 @@ struct Metrics {
 
     std::string text(const std::string& model, std::int64_t connections) const;
 };
+
+// What Prometheus' clients say of every process: memory, time, descriptors. What the system does
+// not tell is left out.
+std::string process_metrics();
 
 }  // namespace mr::serve

@@ -3,12 +3,20 @@ and other kinds of models."""
 import concurrent.futures
 import http.client
 import json
+import pathlib
 import signal
 import socket
+import subprocess
+import sys
 import time
+import urllib.error
+import urllib.request
 
 import driver
 from serving import CHAT, START, Server
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "page"))
+from prefix_proxy import PrefixProxy  # noqa: E402
 
 
 class Ends(driver.CliTest):
@@ -56,11 +64,78 @@ class Ends(driver.CliTest):
         self.assertIn("authorization", headers["Access-Control-Allow-Headers"])
         self.assertEqual(server.ask("/v1/models", headers=page)[0], 401)
         self.assertEqual(server.stop(signal.SIGINT), 0)
-        logged = [json.loads(line) for line in server.err if line.startswith(b"{")]
+        ready = json.loads(server.line)
+        self.assertEqual((ready["ready"], ready["url"]),
+                         ("storyteller", f"http://{server.host}:{server.port}"))
+        lines = [json.loads(line) for line in server.err]  # every line, notes too
+        self.assertIn("continues texts", lines[0]["note"])
+        logged = [line for line in lines if "status" in line]
         self.assertEqual(logged[0]["status"], 401)
         self.assertEqual(set(logged[0]), {"time", "peer", "method", "path", "status", "bytes",
-                                          "seconds", "whole"})
+                                          "seconds", "whole", "request_id"})
         self.assertNotIn("secret", str(server.err))
+
+    def test_it_answers_while_it_loads(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        process = subprocess.Popen([driver.BIN, "serve", "--port", str(port), "--threads", "2"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        seen = []
+
+        def healthy():
+            try:
+                wire = http.client.HTTPConnection("127.0.0.1", port, timeout=driver.HANG)
+                wire.request("GET", "/health")
+                answer = wire.getresponse()
+                seen.append((answer.status, answer.read()))
+            except ConnectionRefusedError:
+                return False
+            finally:
+                wire.close()
+            return answer.status == 200
+        self.assertTrue(driver.eventually(healthy, driver.HANG))
+        self.assertEqual(seen[-1], (200, b'{"status":"ok"}'))
+        self.assertLessEqual(set(seen[:-1]), {(503, b'{"status":"loading"}')})
+
+    def test_a_trusted_proxy(self):
+        server = Server("--trusted-proxy", "127.0.0.1", "--strict", "--log", "json")
+        self.addCleanup(server.stop)
+        with PrefixProxy(server.port) as proxy:
+            with urllib.request.urlopen(proxy.url + "/", timeout=driver.HANG) as page:
+                self.assertIn(b"<title>Millrace</title>", page.read())
+            with self.assertRaises(urllib.error.HTTPError) as wrong:
+                urllib.request.urlopen(proxy.url + "/v1/completions", timeout=driver.HANG,
+                                       data=b'{"prompt": "a", "temprature": 1}')
+            error = json.loads(wrong.exception.read())["error"]
+            wrong.exception.close()
+            self.assertEqual((error["param"], error["code"]), ("temprature", "unknown_field"))
+            self.assertEqual(proxy.strays, [])
+        status, headers, _ = server.ask("/health", headers={"x-request-id": "my-own"})
+        self.assertEqual((status, headers["X-Request-Id"]), (200, "my-own"))
+        self.assertEqual(server.stop(), 0)
+        logged = {line["path"]: line for line in map(json.loads, server.err) if "path" in line}
+        self.assertEqual(logged["/v1/completions"]["peer"], "192.0.2.7")
+        self.assertEqual(logged["/health"]["peer"], "127.0.0.1")
+        self.assertEqual(logged["/health"]["request_id"], "my-own")
+        for name in ("proxy.example", "10.0.0.0/8"):
+            self.fails(2, "serve", "--trusted-proxy", name, says=["--trusted-proxy", name])
+        result = driver.millrace("serve", "--trusted-proxy", "x", "--log", "json")
+        self.assertEqual(result.code, 2)
+        self.assertIn("--trusted-proxy", json.loads(result.err)["error"])
+
+    def test_unknown_fields_are_named_in_the_log(self):
+        server = Server()
+        self.addCleanup(server.stop)
+        for _ in range(2):
+            server.ok("/v1/completions", {"prompt": "a", "max_tokens": 1, "temprature": 1})
+        self.assertEqual(server.metric("millrace_unknown_fields_total"), 2)
+        self.assertEqual(server.stop(), 0)
+        named = [line for line in server.err if b"temprature" in line]
+        self.assertEqual(named, [b"note: requests have the unknown field 'temprature', which is "
+                                 b"ignored; did you mean 'temperature'?\n"])
 
     def test_sigterm_finishes_what_was_asked(self):
         # Four rounds of two texts: the signal comes in the first one, and texts still wait if this

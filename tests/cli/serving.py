@@ -27,7 +27,7 @@ class Server:
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
         line = self.process.stdout.readline().decode()
-        match = re.search(r"http://(\S+):(\d+) ", line)
+        match = re.search(r"http://(\S+?):(\d+)[ \"]", line)
         if not match:
             self.process.wait(driver.HANG)
             self.reader.join(driver.HANG)

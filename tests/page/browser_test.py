@@ -8,6 +8,7 @@ import unittest
 
 import browser
 from browser import By, Keys, PageTest
+from prefix_proxy import PrefixProxy
 
 HERE = pathlib.Path(__file__).parent
 browser.skip_without_a_browser()
@@ -235,6 +236,109 @@ class Engine(PageTest):
         self.assertLessEqual({1, 2, 3}, seen)
         self.assertEqual(self.answers(), ["Once upon a time there was a mill."])
         self.assertEqual(self.all(".block"), [])
+
+
+    # One constant answer has one figure, whatever else the server read or how long it was idle.
+    def test_the_roof_is_steady(self):
+        self.server.pause = 0.02
+        self.send("slow", wait=False)
+        self.wait(lambda: "of 4.30 TB/s" in self.get("gauges").text)
+        shown = set()
+        for _ in range(30):
+            shown |= {line for line in self.get("gauges").text.split("\n") if "TB/s" in line}
+            time.sleep(0.1)
+        self.type(Keys.ESCAPE)
+        self.idle()
+        looks = self.server.looks
+        self.wait(lambda: self.server.looks >= looks + 2, 20)
+        self.wait(lambda: "of 4.30 TB/s" in self.get("gauges").text)
+        shown |= {line for line in self.get("gauges").text.split("\n") if "TB/s" in line}
+        self.assertEqual(shown, {"3.05 TB/s of 4.30 TB/s"})
+
+    def test_a_roof_that_was_measured_too_low(self):
+        self.server.props = {**self.server.props, "roof": {"bytes_per_s": 2e12}}
+        self.driver.refresh()
+        self.send("sample")
+        self.wait(lambda: "other work disturbed the measurement" in self.get("gauges").text)
+        self.assertNotIn("152%", self.get("gauges").text)
+        self.assertIn("3.05 TB/s", self.get("gauges").text)
+
+    def test_weights_in_the_cache_have_no_roof(self):
+        self.server.props = {**self.server.props, "in_cache": True}
+        self.driver.refresh()
+        self.send("sample")
+        self.wait(lambda: "fits into the cache" in self.get("gauges").text)
+        self.assertNotIn("TB/s", self.get("gauges").text)
+
+
+TEXTS = {"model": "storyteller", "continues_texts": True,
+         "beginnings": ["Once upon a time", "Far, far away,"]}
+
+
+class Continues(PageTest):
+    def setUp(self):
+        super().setUp()
+        self.server.props = TEXTS
+        self.driver.refresh()
+        self.wait(lambda: self.all(".beginning"))
+
+    def test_a_beginning_is_continued(self):
+        shown = self.get("messages").text
+        self.assertIn("This model continues texts", shown)
+        self.assertNotIn("What shall we write?", shown)
+        self.assertEqual(self.get("input").get_attribute("placeholder"),
+                         "Write the beginning of a text")
+        self.check()
+        self.all(".beginning")[0].click()
+        self.wait(lambda: self.answers() == ["and so on"])
+        self.idle()
+        first = self.server.seen[0]
+        self.assertEqual(first["prompt"], "Once upon a time")
+        self.assertNotIn("messages", first)
+        self.assertNotIn("User:", json.dumps(first))
+        self.assertNotIn("You", [one.text for one in self.all("h2")])
+        self.check()
+
+    # A text that has ended is not continued by what is written next; one that was cut is.
+    def test_what_belongs_to_a_text(self):
+        self.send("One day,")
+        self.send("Two days,")
+        self.js("chats.open.messages[3].end = 'stopped'")
+        self.send("and Tom")
+        self.assertEqual([one["prompt"] for one in self.server.seen],
+                         ["One day,", "Two days,", "Two days, and so on and Tom"])
+        self.press("Continue", ".actions")
+        self.idle()
+        self.assertEqual(self.server.seen[-1]["prompt"],
+                         "Two days, and so on and Tom and so on")
+        self.assertNotIn("continue_final_message", self.server.seen[-1])
+        self.assertEqual(self.answers()[-1], "and so on and so on")
+
+    def test_in_chinese_and_on_a_phone(self):
+        self.set("language", "zh")
+        self.assertIn("续写", self.get("messages").text)
+        self.phone()
+        time.sleep(0.5)  # the list of conversations slides away
+        self.check()
+
+
+class Prefix(PageTest):
+    def open(self):
+        self.proxy = PrefixProxy(self.server.server_port)
+        self.proxy.__enter__()
+        self.addCleanup(self.proxy.__exit__)
+        self.driver.get(self.proxy.url + "/")
+        self.wait(lambda: self.js("return app.models.length > 0"))
+
+    def test_under_a_path_of_a_proxy(self):
+        self.send("sample")
+        self.wait(lambda: "3 waiting" in self.get("gauges").text)
+        self.assertEqual(len(self.all(".markdown tbody tr")), 2)
+        self.driver.get(self.proxy.url)  # without the slash
+        self.wait(lambda: self.js("return app.models.length > 0"))
+        self.send("hello")
+        self.assertIn("You said: hello", self.answers())
+        self.assertEqual(self.proxy.strays, [])
 
 
 class Markdown(PageTest):

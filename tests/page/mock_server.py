@@ -71,6 +71,9 @@ vllm:num_requests_running{{model_name="storyteller"}} {running}
 vllm:num_requests_waiting{{model_name="storyteller"}} 3
 vllm:kv_cache_usage_perc{{model_name="storyteller"}} 0.42
 vllm:generation_tokens_total{{model_name="storyteller"}} {tokens}
+millrace_bytes_read_total{{model_name="storyteller"}} {other_bytes}
+millrace_decode_bytes_read_total{{model_name="storyteller"}} {bytes}
+millrace_decode_seconds_total{{model_name="storyteller"}} {seconds}
 vllm:prefix_cache_queries_total{{model_name="storyteller"}} 1000
 vllm:prefix_cache_hits_total{{model_name="storyteller"}} 730
 """
@@ -119,7 +122,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/props":
             self.answer(server.props)
         elif self.path == "/metrics":
-            self.answer(METRICS.format(running=server.running, tokens=server.tokens).encode(),
+            # A token takes 1/188 s. Prompts and other work read as they like.
+            server.looks += 1
+            self.answer(METRICS.format(running=server.running, tokens=server.tokens,
+                                       bytes=server.tokens * 16.2e9, seconds=server.tokens / 188,
+                                       other_bytes=server.looks ** 2 * 1e12).encode(),
                         "text/plain; version=0.0.4")
         else:
             server.missed.append(self.path)
@@ -130,7 +137,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not self.allowed():
             return
         self.server.seen.append(body)
-        said = [one["content"] for one in body["messages"] if one["role"] == "user"][-1]
+        said = body.get("prompt") or [one["content"] for one in body["messages"]
+                                      if one["role"] == "user"][-1]
         word = re.split(r"\W", said)[0]
         if word == "error":
             self.answer({"error": {"message": "The prompt is too long: 9000 tokens of 8192.",
@@ -160,7 +168,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def event(self, delta=None, finish=None, **more):
         choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
         self.raw("data: " + json.dumps({"id": "c", "object": "chat.completion.chunk",
-                                        "choices": choices, "usage": None, **more}) + "\n\n")
+                                        **{"choices": choices, "usage": None, **more}}) + "\n\n")
 
     def raw(self, text, halves=True):
         data = text.encode()
@@ -171,8 +179,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def chunks(self, body, word):
         self.raw(": hello\n\n")
-        self.event({"role": "assistant", "content": ""})
-        text = SCRIPTS.get(word, "You said: " + body["messages"][-1]["content"])
+        if "prompt" not in body:
+            self.event({"role": "assistant", "content": ""})
+        plain = "prompt" in body
+        text = SCRIPTS.get(word, " and so on" if plain else
+                           "You said: " + body["messages"][-1]["content"])
         if body.get("continue_final_message"):
             text = " and this is the rest."
         if word == "slow":
@@ -182,7 +193,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             text = ""
         tokens = re.findall(r"\s*\S+\s*?|\s+", text)
         for count, token in enumerate(tokens):
-            self.event({"content": token})
+            self.event(*([None] if plain else [{"content": token}]), **({"choices": [
+                {"index": 0, "text": token, "finish_reason": None}]} if plain else {}))
             self.server.tokens += 1
             time.sleep(self.server.pause)
             if word == "broken" and count == 2:
@@ -192,7 +204,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.raw('data: {"error": {"message": "The engine stopped.", "code": 500}}\n\n')
                 return
         cut = word == "length" and not body.get("continue_final_message")
-        self.event({}, "length" if cut else "stop")
+        if plain:
+            self.event(choices=[{"index": 0, "text": "", "finish_reason": "stop"}])
+        else:
+            self.event({}, "length" if cut else "stop")
         self.event(usage={"prompt_tokens": 120, "completion_tokens": max(1, len(tokens)),
                           "total_tokens": 120 + len(tokens),
                           "prompt_tokens_details": {"cached_tokens": 64}},
@@ -217,7 +232,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.folder = pathlib.Path(folder)
         self.seen, self.missed, self.left = [], [], 0
-        self.running, self.tokens, self.gone = 0, 0, False
+        self.running, self.tokens, self.looks, self.gone = 0, 0, 0, False
         self.key, self.models, self.props = "", ["storyteller"], PROPS
         self.pause, self.block_pause = 0.004, 0.15
 

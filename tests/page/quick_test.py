@@ -67,9 +67,12 @@ class AtHome(unittest.TestCase):
         self.assertEqual(re.findall(r"\b(?:src|srcset|action|ping)\s*=", text), [])
         self.assertEqual(re.findall(r"@import|url\(|importScripts|WebSocket|EventSource|"
                                     r"sendBeacon|XMLHttpRequest", text), [])
+        # Below the page's own address, wherever a proxy has put it.
         paths = re.findall(r"request\('([^']*)'", text)
-        self.assertEqual(sorted(set(paths)),
-                         ["/metrics", "/props", "/v1/chat/completions", "/v1/models"])
+        self.assertEqual(sorted(set(paths)), ["metrics", "props", "v1/models"])
+        self.assertIn("request('prompt' in body ? 'v1/completions' : 'v1/chat/completions',", text)
+        self.assertEqual(re.findall(r"\bfetch\((.{10})", text), ["base + pat"])
+        self.assertEqual(re.findall(r"""['"`(]/(?:v1|props|metrics|health)\b""", text), [])
 
     def test_text_never_becomes_markup(self):
         for name, source in scripts().items():

@@ -36,6 +36,11 @@ class RealTest(PageTest):
         if code != 0:
             raise AssertionError(f"exit code {code}: {b''.join(cls.real.err)!r}")
 
+    def open(self):
+        super().open()
+        self.wait(lambda: self.js("return 'model' in engine.props || Boolean(arguments[0])",
+                                  self.server.key))
+
     def serve(self):
         self.server = self.real
         self.driver.get(self.server.url)
@@ -50,9 +55,8 @@ class RealTest(PageTest):
 
     def expected(self, said, **more):
         """The server's own answer to the same request."""
-        answer = self.server.ok("/v1/chat/completions", {
-            "messages": [{"role": "user", "content": said}], **more})
-        return answer["choices"][0]["message"]["content"]
+        answer = self.server.ok("/v1/completions", {"prompt": said, **more})
+        return answer["choices"][0]["text"]
 
     def last(self):
         return self.messages()[-1][1]
@@ -60,7 +64,7 @@ class RealTest(PageTest):
     def answered(self):
         """Statuses of requests for the page, from the server's log."""
         lines = [json.loads(line) for line in self.server.err if line.startswith(b"{")]
-        return [line["status"] for line in lines if line["path"] == "/"]
+        return [line["status"] for line in lines if line.get("path") == "/"]
 
 
 class Chat(RealTest):
@@ -142,16 +146,24 @@ class Chat(RealTest):
         self.assertEqual(self.messages()[0], ["user", "A dog"])
         self.assertEqual(len(self.messages()), 2)
 
+    def test_it_offers_beginnings(self):
+        self.assertIn("This model continues texts", self.get("messages").text)
+        first = self.all(".beginning")[0]
+        self.assertEqual(first.text, "Once upon a time, in a small village by the sea, there lived …")
+        self.set("seed", "3")
+        first.click()
+        self.wait(lambda: len(self.messages()) == 2)
+        self.idle()
+        self.assertEqual(self.last(), self.expected(self.messages()[0][1], seed=3))
+        self.assertNotIn("User:", self.get("messages").text)
+
     def test_settings(self):
         self.get("open-settings").click()
-        for name, value in (("system", "Be kind."), ("temperature", "0"), ("max_tokens", "9")):
+        for name, value in (("temperature", "0"), ("max_tokens", "9")):
             self.all(f"[name={name}]")[0].send_keys(value)
         self.get("settings-close").click()
         self.send("Hello")
-        answer = self.server.ok("/v1/chat/completions", {"messages": [
-            {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}],
-            "temperature": 0, "max_tokens": 9})
-        self.assertEqual(self.last(), answer["choices"][0]["message"]["content"])
+        self.assertEqual(self.last(), self.expected("Hello", temperature=0, max_tokens=9))
         self.assertIn("9 tokens", self.get("gauges").text)
 
     def test_a_prompt_that_does_not_fit(self):
@@ -190,7 +202,7 @@ class Chat(RealTest):
         self.send("Tell me a story.")
         props = self.server.ok("/props")
         usage = self.js("return chats.meters.get(chats.open.id).stats")
-        for name in ("rate", "ttft", "bytes", "traffic", "prompt", "tokens"):
+        for name in ("rate", "ttft", "bytes", "prompt", "tokens"):
             self.assertGreater(usage[name], 0, name)
         # A token reads all weights, and part of its context.
         self.assertGreaterEqual(usage["bytes"], props["bytes_per_token"])
@@ -205,9 +217,11 @@ class Chat(RealTest):
         broken = self.js("return [...document.querySelectorAll('.stack + dl dd')]"
                          ".filter(node => node.offsetHeight > 30).map(node => node.textContent)")
         self.assertEqual(broken, [], "a size is broken into two lines")
-        self.assertRegex(shown, r"[0-9.]+ [MG]B/s of [0-9.]+ [GT]B/s")
-        self.wait(lambda: self.js("return engine.traffic") is not None)
-
+        if props["in_cache"]:
+            self.assertIn("fits into the cache", shown)
+        else:
+            self.assertRegex(shown, r"[0-9.]+ [MG]B/s of [0-9.]+ [GT]B/s")
+        self.wait(lambda: self.js("return chats.meters.get(chats.open.id).traffic()") is not None)
 
     def test_the_page_answers_while_others_work(self):
         self.keep_busy()
@@ -218,6 +232,29 @@ class Chat(RealTest):
             times.append(time.monotonic() - begin)
         times.sort()
         self.assertLess(times[len(times) // 2], 0.1)
+
+
+class Talks(RealTest):
+    """A model with a chat template."""
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        template = pathlib.Path(folder.name) / "t.jinja"
+        template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+        cls.arguments = ("--chat-template", template)
+        super().setUpClass()
+
+    def test_the_system_prompt_is_sent(self):
+        self.assertIn("What shall we write?", self.get("messages").text)
+        self.set("system", "Be kind.")
+        self.set("temperature", "0")
+        self.set("max_tokens", "9")
+        self.send("Hello")
+        answer = self.server.ok("/v1/chat/completions", {"messages": [
+            {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hello"}],
+            "temperature": 0, "max_tokens": 9})
+        self.assertEqual(self.last(), answer["choices"][0]["message"]["content"])
 
 
 class Locked(RealTest):

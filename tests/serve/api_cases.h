@@ -100,9 +100,7 @@ class ApiTest : public testing::Test {
         api_.reset();
         desk_ = std::make_unique<Desk>(model::make_engine(loaded, engine),
                                        DeskOptions{.sequences = 2}, metrics_);
-        api_ = std::make_unique<Api>(
-            *desk_, gate_, metrics_,
-            ApiOptions{.model = "tiny", .aliases = {"a b%"}, .verbose_usage = true});
+        api_ = std::make_unique<Api>(*desk_, gate_, metrics_, options_);
     }
     std::pair<int, std::string> send(const std::string& path, const Json& body) {
         const auto exchange = std::make_shared<CaughtExchange>(path, body.dump());
@@ -133,6 +131,7 @@ class ApiTest : public testing::Test {
     }
 
     static constexpr int kContext = 4096;
+    ApiOptions options_{.model = "tiny", .aliases = {"a b%"}, .verbose_usage = true};
     Metrics metrics_;
     const Gate gate_{GateOptions{}};
     std::unique_ptr<Desk> desk_;

@@ -1,6 +1,7 @@
 // Access control, and the fields of requests.
 #include "serve/gate.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -142,7 +143,8 @@ TEST(Fields, TypesAndRanges) {
         {R"("seed":-9007199254740993)", "seed/invalid_value"},
         {R"("seed":-9223372036854775808)", "seed/invalid_value"},
         {R"("stream":1)", "stream/invalid_value"},
-        {R"("stop":["a","b","c","d","e"])", "stop/invalid_value"},
+        {R"("stop":["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])",
+         "stop/invalid_value"},
         {R"("stop":[1])", "stop/invalid_value"},
         {R"("presence_penalty":2.5)", "presence_penalty/invalid_value"},
         {R"("frequency_penalty":-2.1)", "frequency_penalty/invalid_value"},
@@ -150,7 +152,6 @@ TEST(Fields, TypesAndRanges) {
         {R"("tools":{})", "tools/invalid_value"},
         {R"("response_format":"json")", "response_format/invalid_value"},
         {R"("parallel_tool_calls":1)", "parallel_tool_calls/invalid_value"},
-        {R"("nothing":1)", "nothing/unknown_field"},
     };
     for (const auto& [json, says] : wrong) EXPECT_EQ(with(json), says) << json;
     EXPECT_EQ(refused("{}"), "messages/missing_field");
@@ -158,6 +159,30 @@ TEST(Fields, TypesAndRanges) {
     EXPECT_EQ(refused(R"({"messages":[]})"), "messages/invalid_value");
     EXPECT_EQ(refused("[]"), "/");
     EXPECT_EQ(refused(R"({"prompt":"a"})", "tokenize"), "");
+}
+
+// They are kept for the log, cut and escaped; the first of many alone.
+TEST(Fields, UnknownOnesAreNamed) {
+    const auto of = [](const std::string& json) { return formats::JsonDocument::parse(json, ""); };
+    const auto none = of(R"({"prompt":"a","user":"u","n":null})");
+    EXPECT_TRUE(Fields(none.root(), "completions").unknown().empty());
+    const auto two = of(R"({"prompt":"a","temprature":1,"zz\u001b[2J":null})");
+    const Fields fields(two.root(), "completions");
+    ASSERT_EQ(fields.unknown_count(), 2U);
+    EXPECT_EQ(fields.unknown()[0].name, "temprature");
+    EXPECT_EQ(fields.unknown()[0].meant, "temperature");
+    EXPECT_EQ(fields.unknown()[1].name, "zz\\x1b[2J");
+    EXPECT_EQ(fields.unknown()[1].meant, "");
+    const auto large = of(fmt::format(R"({{"prompt":"a","{}":1}})", std::string(8 << 20, 'x')));
+    const Fields cut(large.root(), "completions");
+    ASSERT_EQ(cut.unknown().size(), 1U);
+    EXPECT_LE(cut.unknown()[0].name.size(), 103U);  // and "..."
+    std::string many = R"({"prompt":"a")";
+    for (int i = 0; i < 1000; ++i) many += fmt::format(R"(,"field {}":1)", i);
+    const auto parsed = of(many + "}");
+    const Fields all(parsed.root(), "completions");
+    EXPECT_EQ(all.unknown_count(), 1000U);
+    EXPECT_LE(all.unknown().size(), 100U);
 }
 
 // An error says what was sent and what is accepted.
@@ -178,8 +203,9 @@ TEST(Fields, ErrorsSayWhatWasSent) {
     EXPECT_EQ(message(R"("stream":1)"), "'stream' is 1, and must be a boolean");
     EXPECT_EQ(message(R"("logit_bias":[2])"),
               "'logit_bias' is [2], and must be an object, 0 to 1024 entries");
-    EXPECT_EQ(message(R"("stop":["a","b","c","d","e"])"),
-              "'stop' has 5 entries, and must be 0 to 4 entries");
+    EXPECT_EQ(message(R"("stop":["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o",)"
+                      R"("p","q"])"),
+              "'stop' has 17 entries, and must be 0 to 16 entries");
     EXPECT_EQ(message(R"("suffix":"ab")"), "'suffix' is not supported; leave it out");
 }
 

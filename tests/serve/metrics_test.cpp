@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+#include <fstream>
+#include <vector>
+
 namespace mr::serve {
 namespace {
 
@@ -71,6 +75,39 @@ TEST(Metrics, DashboardsFindTheirNames) {
         const std::string line = text.substr(at, text.find('\n', at) - at);
         EXPECT_EQ(text.find(line + "\n", at + 1), std::string::npos) << line;
     }
+}
+
+double metric_in(const std::string& text, const std::string& name) {
+    const std::size_t at = text.find("\n" + name + " ");
+    return at == std::string::npos ? -1 : std::strtod(text.c_str() + at + name.size() + 2, nullptr);
+}
+
+// The names that Prometheus' own clients use, and values that change as they should.
+TEST(Metrics, TheProcessHasItsOwn) {
+    const std::string before = process_metrics();
+    const auto now = static_cast<double>(std::time(nullptr));
+    EXPECT_NEAR(metric_in(before, "process_start_time_seconds"), now, 3600);
+    EXPECT_LE(metric_in(before, "process_start_time_seconds"), now + 2);
+    EXPECT_GT(metric_in(before, "process_resident_memory_bytes"), 1 << 20);
+    EXPECT_LT(metric_in(before, "process_resident_memory_bytes"),
+              metric_in(before, "process_virtual_memory_bytes"));
+    EXPECT_GE(metric_in(before, "process_threads"), 1);
+    EXPECT_GE(metric_in(before, "process_max_fds"), metric_in(before, "process_open_fds"));
+    std::vector<std::ifstream> open;
+    for (int i = 0; i < 10; ++i) open.emplace_back("/proc/self/stat");
+    std::vector<char> memory(64 << 20, 'x');
+    volatile std::size_t sum = 0;
+    const std::clock_t begin = std::clock();
+    while (std::clock() - begin < CLOCKS_PER_SEC / 5) sum = sum + memory[sum % memory.size()];
+    const std::string after = process_metrics();
+    EXPECT_NEAR(metric_in(after, "process_open_fds"), metric_in(before, "process_open_fds") + 10,
+                3);
+    EXPECT_GT(metric_in(after, "process_resident_memory_bytes"),
+              metric_in(before, "process_resident_memory_bytes") + (32 << 20));
+    EXPECT_GT(metric_in(after, "process_cpu_seconds_total"),
+              metric_in(before, "process_cpu_seconds_total") + 0.1);
+    EXPECT_TRUE(Metrics().text("m", 0).find(R"(# TYPE process_open_fds gauge)") !=
+                std::string::npos);
 }
 
 }  // namespace

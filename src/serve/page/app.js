@@ -27,6 +27,16 @@ const app = {
     if (chats.open) chats.show(chats.open);
   },
 
+  // What the open page says depends on what the model does: it answers, or it continues texts.
+  applyModel() {
+    const continues = continuesTexts();
+    byId('app').classList.toggle('continues', continues);
+    const input = byId('input');
+    input.dataset.placeholder = continues ? 'placeholderText' : 'placeholder';
+    input.dataset.label = continues ? 'yourText' : 'yourMessage';
+    this.applyLanguage();
+  },
+
   drawComposer() {
     const running = Boolean(chats.running());
     byId('send').hidden = running;
@@ -73,7 +83,7 @@ const app = {
 
   async readModels() {
     try {
-      const { data } = await (await request('/v1/models')).json();
+      const { data } = await (await request('v1/models')).json();
       this.models = Array.isArray(data) ? data.filter(one => typeof one?.id === 'string') : [];
     } catch (error) {  // other errors are shown by the first answer that fails
       if (error.status === 401) notice(error.message, t('settings'), () =>
@@ -178,7 +188,7 @@ function wireSettings() {
   dialog.addEventListener('close', () => {
     app.readModels();
     engine.quiet = false;
-    engine.readProps().then(() => app.drawGauges());
+    engine.readProps().then(() => app.applyModel());
   });
 }
 
@@ -317,4 +327,4 @@ wireClock();
 chats.openId(store.chats()[0]?.id);
 focusInput();
 app.readModels();
-Promise.all([engine.readProps(), engine.readMetrics()]).then(() => app.drawGauges());
+Promise.all([engine.readProps(), engine.readMetrics()]).then(() => app.applyModel());

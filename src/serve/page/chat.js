@@ -95,12 +95,13 @@ const chats = {
     const { message } = view;
     delete message.error;
     delete message.end;
-    const body = { ...requestBody(this.open.messages, message.tries ?? 0),
-                   continue_final_message: true };
-    this.run(message, body);
+    const body = requestBody(this.open.messages, message.tries ?? 0);
+    if (!continuesTexts()) body.continue_final_message = true;
+    this.run(message, body, message.stats?.tokens ?? 0);
   },
 
-  async run(message, body) {
+  // `earlier`: tokens that the message has already.
+  async run(message, body, earlier = 0) {
     const chat = this.open;
     const run = { chat, message, meter: new Meter(), controller: new AbortController(),
                   saved: performance.now() };
@@ -120,7 +121,6 @@ const chats = {
       else message.error = error.message;
     }
     this.runs.delete(chat.id);
-    const earlier = body.continue_final_message ? message.stats?.tokens ?? 0 : 0;
     message.stats = { ...run.meter.finish() };
     message.stats.tokens += earlier;
     if (store.chats().some(one => one.id === chat.id)) this.save(chat);  // it may be deleted by now
@@ -129,13 +129,15 @@ const chats = {
     this.scroll();
     app.drawComposer();
     app.drawGauges();
+    // An answer may be over before the clock has looked once.
+    if (app.gaugesOpen()) engine.readMetrics().then(() => app.drawGauges());
     if (!message.error) say(t(message.end === 'stopped' ? 'stopped' : 'answered'));
   },
 
   take(run, chunk) {
     const { message, meter } = run;
     const choice = chunk.choices?.[0];
-    const text = choice?.delta?.content ?? '';
+    const text = choice?.delta?.content ?? choice?.text ?? '';
     const thought = choice?.delta?.reasoning_content ?? '';
     const view = chat => chat === this.open ? this.viewOf(message) : null;
     if (Array.isArray(chunk.millrace?.block)) view(run.chat)?.showBlock(chunk.millrace.block);
@@ -188,13 +190,29 @@ const messageActions = {
   },
 };
 
+const continuesTexts = () => Boolean(engine.props.continues_texts);
+
+// What a model that continues texts goes on with: everything since a text came to its end. A new
+// piece is apart from the one before it.
+function textSoFar(messages) {
+  let text = '';
+  let ended = false;
+  for (const { role, content, end } of messages) {
+    if (role === 'user' && ended) text = '';
+    const apart = role === 'user' && text && !/\s$/.test(text) && !/^\s/.test(content);
+    text += (apart ? ' ' : '') + content;
+    ended = role === 'assistant' && end === 'stop';
+  }
+  return text;
+}
+
 // Only settings of the user are sent: the server has its own defaults. The same seed would give the
 // same answer again, so each further try uses the next one.
 function requestBody(messages, tries) {
   const { settings } = app;
   const sent = messages.filter(one => one.content).map(({ role, content }) => ({ role, content }));
   if (settings.system.trim()) sent.unshift({ role: 'system', content: settings.system });
-  const body = { messages: sent };
+  const body = continuesTexts() ? { prompt: textSoFar(messages) } : { messages: sent };
   if (app.model()) body.model = app.model();
   for (const name of ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'seed']) {
     if (settings[name] !== '') body[name] = Number(settings[name]);
@@ -204,6 +222,18 @@ function requestBody(messages, tries) {
 }
 
 function welcome() {
+  if (continuesTexts()) return welcomeText();
   return h('div', { class: 'welcome' }, icon('wave'), h('p', {}, t('welcome')),
            h('p', { class: 'dim' }, t('welcomeBelow')));
+}
+
+// For a model without a chat format: what it does, and beginnings to try.
+function welcomeText() {
+  const { beginnings } = engine.props;
+  const buttons = (Array.isArray(beginnings) ? beginnings : []).map(beginning =>
+    h('button', { type: 'button', class: 'wide-button beginning',
+                  onclick: () => chats.send(String(beginning)) }, `${beginning} …`));
+  return h('div', { class: 'welcome' }, icon('wave'), h('p', {}, t('welcomeText')),
+           h('p', { class: 'dim' }, t('welcomeTextBelow')),
+           h('div', { class: 'beginnings', role: 'group', 'aria-label': t('beginnings') }, buttons));
 }

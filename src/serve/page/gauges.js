@@ -10,6 +10,19 @@ class Meter {
     this.arrivals = [];  // [time, tokens so far] of the last two seconds
     this.curve = [];     // tok/s, one value each quarter of a second
     this.stats = {};
+    this.work = engine.work;  // of the server as it began, and at the first look after its end
+    this.lastWork = null;
+    this.over = Infinity;
+  }
+
+  // Bytes per second that passes read which make tokens, from the beginning of this answer to its
+  // end; null: not known yet. Neither prompts nor idle time are in it, so that the figure of one
+  // steady answer is steady.
+  traffic() {
+    if (engine.looked > this.over) this.lastWork ??= engine.work;
+    const now = this.lastWork ?? engine.work;
+    const seconds = now && this.work ? now[1] - this.work[1] : 0;
+    return seconds > 0 ? (now[0] - this.work[0]) / seconds : null;
   }
 
   // A chunk with text. A server that sends several tokens at once says so in millrace.tokens.
@@ -46,12 +59,12 @@ class Meter {
     put('ttft', own?.ttft_ms ?? 1000 * own?.first_token_s);
     put('rate', own?.tokens_per_s ?? (usage?.completion_tokens - 1) / own?.decode_s);
     put('bytes', own?.bytes_per_token);
-    put('traffic', own?.bytes_per_s);
     put('batch', own?.batch);
     put('steps', own?.steps);
   }
 
   finish() {
+    this.over = performance.now();
     const stats = this.stats;
     const last = this.arrivals[this.arrivals.length - 1];
     stats.tokens ??= this.tokens;
@@ -93,8 +106,9 @@ const engine = {
   props: {},
   metrics: new Map(),
   rate: null,      // tok/s of all requests, between the last two looks
-  traffic: null,   // bytes/s that the engine read meanwhile; null: unknown
-  seen: null,      // [time, tokens, bytes] of the last look
+  work: null,      // [bytes read, seconds] of all passes that made tokens; null: unknown
+  looked: 0,       // when the last look began
+  seen: null,      // [time, tokens] of the last look
   quiet: false,    // the server has no /metrics
   curve: [],
 
@@ -105,29 +119,32 @@ const engine = {
 
   async readProps() {
     try {
-      const props = await (await request('/props')).json();
+      const props = await (await request('props')).json();
       if (props && typeof props === 'object') this.props = props;
     } catch { /* shown by the first answer that fails */ }
   },
 
   async readMetrics() {
     if (this.quiet) return;
+    const looked = performance.now();
     try {
-      this.metrics = parseMetrics(await (await request('/metrics')).text());
+      this.metrics = parseMetrics(await (await request('metrics')).text());
     } catch (error) {
       this.quiet = error.status === 404;
       return;
     }
     const tokens = this.metric('generation_tokens_total');
-    const size = this.metric('bytes_read_total') ?? 0;
+    const read = this.metric('decode_bytes_read_total');
+    const spent = this.metric('decode_seconds_total');
+    this.work = read !== null && spent !== null ? [read, spent] : null;
+    this.looked = looked;
     const now = performance.now();
     if (tokens !== null) {
       if (this.seen && tokens >= this.seen[1] && now > this.seen[0]) {
         this.rate = (tokens - this.seen[1]) * 1000 / (now - this.seen[0]);
         this.curve = [...this.curve.slice(-119), this.rate];
-        this.traffic = Math.max(size - this.seen[2], 0) * 1000 / (now - this.seen[0]) || null;
       }
-      this.seen = [now, tokens, size];
+      this.seen = [now, tokens];
     }
   },
 };
@@ -168,7 +185,7 @@ function answerGauges(meter) {
                                { curve: meter.curve }));
   const first = stats.ttft ?? (meter.first ? meter.first - meter.begin : 0);
   if (first) rows.push(gaugeRow(t('firstToken'), duration(first)));
-  rows.push(...roofGauge(rate, stats));
+  rows.push(...roofGauge(meter));
   if (stats.prompt !== undefined) {
     rows.push(gaugeRow(t('tokensIn'), `${grouped(stats.prompt)} ${t('tokens')}`,
       { note: stats.cached ? t('cachedTokens', { count: grouped(stats.cached) }) : '' }));
@@ -189,14 +206,21 @@ function contextLength() {
   return engine.props.context ?? engine.props.n_ctx ?? app.contextOf(app.model()) ?? 0;
 }
 
-// Memory bandwidth limits a token: bytes of weights and cache read / the machine's bandwidth. Texts
-// share the bytes of a pass, so only a single text's own speed says how often they are read.
-function roofGauge(rate, stats) {
-  const size = stats.bytes ?? engine.props.bytes_per_token ?? 0;
+// Memory bandwidth limits a token: the bytes that passes read each second / what the machine can read.
+// What fits into the cache is not read from memory.
+function roofGauge(meter) {
+  const size = meter.stats.bytes ?? engine.props.bytes_per_token ?? 0;
   const roof = engine.props.roof?.bytes_per_s;
-  const traffic = stats.traffic ?? engine.traffic ?? size * rate;
+  const traffic = meter.traffic();
   const each = size ? [t('perToken', { size: bytes(size) })] : [];
+  if (engine.props.in_cache) {
+    return each.map(text => gaugeRow(t('roof'), text, { note: t('inCache') }));
+  }
   if (!roof || !traffic) return each.map(text => gaugeRow(t('roof'), text));
+  if (traffic > roof) {
+    return [gaugeRow(t('roof'), bytes(traffic) + '/s',
+      { note: [...each, t('disturbed', { roof: bytes(roof) + '/s' })].join('\n') })];
+  }
   const now = t('ofRoof', { now: bytes(traffic) + '/s', roof: bytes(roof) + '/s' });
   return [gaugeRow(t('roof'), percent(traffic / roof),
                    { share: traffic / roof, note: [...each, now].join('\n') })];

@@ -6,7 +6,7 @@ class MessageView {
     this.body = h('div', { class: 'body' });
     this.foot = h('div', { class: 'actions', role: 'group' });
     this.node = h('article', { class: 'message ' + message.role },
-      h('h2', { class: 'unseen' }, t(message.role === 'user' ? 'you' : 'assistant')),
+      h('h2', { class: 'unseen' }, roleName(message)),
       this.body, this.foot);
     this.draw();
   }
@@ -106,7 +106,7 @@ class MessageView {
   drawFoot() {
     const { message, actions } = this;
     this.foot.replaceChildren();
-    this.foot.setAttribute('aria-label', t(message.role === 'user' ? 'you' : 'assistant'));
+    this.foot.setAttribute('aria-label', roleName(message));
     this.node.querySelector('.trouble')?.remove();
     if (this.live) return;
     const last = actions.isLast(this);
@@ -166,6 +166,11 @@ class MessageView {
     area.addEventListener('input', () => fitHeight(area, 400));
     area.focus();
   }
+}
+
+function roleName({ role }) {
+  if (continuesTexts()) return t(role === 'user' ? 'beginning' : 'continuation');
+  return t(role === 'user' ? 'you' : 'assistant');
 }
 
 // Separates a reasoning model's thoughts from its answer: a field of its own, or <think>.

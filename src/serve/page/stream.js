@@ -27,10 +27,14 @@ async function refusal(response) {
     t('failed', { status: response.status }), response.status);
 }
 
+// Where the server is: below the page's own address, which a proxy may have put under a prefix.
+const base = location.pathname.replace(/\/?$/, '/');
+
+// `path`: of the server's API, without a slash at its beginning.
 async function request(path, options = {}) {
   let response;
   try {
-    response = await fetch(path, { ...options, headers: { ...headers(), ...options.headers },
+    response = await fetch(base + path, { ...options, headers: { ...headers(), ...options.headers },
                                    credentials: 'omit', cache: 'no-store' });
   } catch (error) {
     if (error.name === 'AbortError') throw error;
@@ -69,7 +73,7 @@ async function* serverEvents(body) {
 
 // The chunks of a streamed completion; throws if the server reports an error or ends early.
 async function* completion(body, signal) {
-  const response = await request('/v1/chat/completions', {
+  const response = await request('prompt' in body ? 'v1/completions' : 'v1/chat/completions', {
     method: 'POST', signal, headers: { 'Content-Type': 'application/json' },
     body: JSON.stringify({ ...body, stream: true,
                            stream_options: { include_usage: true, include_blocks: true } }),
