@@ -45,8 +45,8 @@ set(tsan_left_out
     model/io/generation model/io/known_keys model/io/load_diffusion
     model/io/load_gguf model/io/load_huggingface model/io/load_llama2c model/io/source model/io/write_model
     text/case_tables text/chat text/chat_tools text/chat_writer text/columns text/jinja/* text/letter_case
-    text/tokenizer_gguf text/tokenizer_json text/tokenizer_json_writer text/tokenizer_llama2c text/unicode
-    text/unicode_tables text/grammar/chars text/grammar/numbers text/grammar/regex
+    text/tokenizer_gguf text/tokenizer_json text/tokenizer_json_steps text/tokenizer_json_writer
+    text/tokenizer_llama2c text/unicode text/unicode_tables text/grammar/chars text/grammar/numbers text/grammar/regex
     text/grammar/regex_parse text/grammar/response_format text/grammar/schema_compiler
     text/grammar/schema_facts text/grammar/schema_nodes text/grammar/schema_values
     text/grammar/string_formats text/grammar/tools)

@@ -9,8 +9,8 @@
 #include "core/mapped_file.h"
 #include "formats/json.h"
 #include "text/byte_alphabet.h"
-#include "text/pretokenize.h"
 #include "text/tokenizer_impl.h"
+#include "text/tokenizer_json_steps.h"
 #include "text/unicode.h"
 
 namespace mr::text {
@@ -20,9 +20,9 @@ using formats::JsonValue;
 
 constexpr std::size_t kMaxFileBytes = 256u << 20;
 
-class Loader {
+class Loader : JsonFields {
   public:
-    Loader(std::string name) { data_.name = std::move(name); }
+    explicit Loader(std::string name) : JsonFields(std::move(name)) { data_.name = name_; }
 
     TokenizerData load(JsonValue root, JsonValue config) {
         if (!root.is_object()) throw fail("", root, "is not a JSON object");
@@ -41,10 +41,7 @@ class Loader {
         data_.fuse_unk = flag(model, "model", "fuse_unk", false);
         byte_fallback_ = flag(model, "model", "byte_fallback", false);
         no_dropout(model);
-        normalizer(root);
-        pre_tokenizer(root);
-        decoder(root);
-        decide_model();
+        steps_ = read_steps(root, data_);
         vocabulary(model, root);
         merges(model);
         pieces();
@@ -58,46 +55,6 @@ class Loader {
     }
 
   private:
-    Error fail(std::string field, JsonValue value, std::string problem,
-               std::string remedy = {}) const {
-        return Error::input({.file = data_.name,
-                             .field = std::move(field),
-                             .value = value.is_null() ? "" : value.shown(),
-                             .problem = std::move(problem),
-                             .remedy = std::move(remedy)});
-    }
-
-    JsonValue object(JsonValue from, const char* key, const std::string& field) const {
-        const auto found = from.find_set(key);
-        if (!found) throw fail(field, nullptr, "is missing");
-        if (!found->is_object()) throw fail(field, *found, "is not an object");
-        return *found;
-    }
-    JsonValue array(JsonValue from, const char* key, const std::string& field) const {
-        const auto found = from.find_set(key);
-        if (!found) throw fail(field, nullptr, "is missing");
-        if (!found->is_array()) throw fail(field, *found, "is not an array");
-        return *found;
-    }
-    std::string text_or(JsonValue from, const std::string& path, const char* key,
-                        const std::string& otherwise) const {
-        const auto found = from.find_set(key);
-        if (!found) return otherwise;
-        if (!found->is_string()) throw fail(path + "." + key, *found, "is not a string");
-        return found->get<std::string>();
-    }
-    bool flag(JsonValue from, const std::string& path, const char* key, bool otherwise) const {
-        const auto found = from.find_set(key);
-        if (!found) return otherwise;
-        if (!found->is_boolean()) throw fail(path + "." + key, *found, "is not true or false");
-        return found->get<bool>();
-    }
-    std::int32_t token_id(JsonValue value, const std::string& field) const {
-        if (!value.is_integer_in(0, (1 << 24) - 1)) {
-            throw fail(field, value, "is not a token id from 0 to 2^24 - 1");
-        }
-        return value.get<std::int32_t>();
-    }
     std::optional<std::int32_t> find_piece(const std::string& token) const {
         const auto id = find(token);
         return id && in_vocabulary_[static_cast<std::size_t>(*id)] ? id : std::nullopt;
@@ -114,168 +71,6 @@ class Loader {
         if (dropout->get<double>() == 0) return;
         throw fail("model.dropout", *dropout,
                    "is not supported: a text would have other ids every time", "set it to null");
-    }
-
-    // --- Normalizer and pre-tokenizer: which of the known combinations is it? -------------------
-
-    void normalizer(JsonValue root) {
-        if (const auto n = root.find_set("normalizer")) normalizer_part(*n, "normalizer", 0);
-    }
-
-    void normalizer_part(JsonValue part, const std::string& field, int depth) {
-        const std::string type = text_or(part, field, "type", "");
-        if (type == "Sequence" && depth < 4) {
-            const JsonValue parts = array(part, "normalizers", field + ".normalizers");
-            for (std::size_t i = 0; i < parts.size(); ++i) {
-                normalizer_part(parts[i], fmt::format("{}.normalizers[{}]", field, i), depth + 1);
-            }
-        } else if (type == "NFC") {
-            data_.nfc = true;
-        } else if (type == "Prepend" && text_or(part, field, "prepend", "") == kSpaceMark) {
-            if (prepends_) throw fail(field, part, "is a second Prepend", "leave one of them out");
-            prepends_ = true;
-            data_.space_prefix = SpacePrefix::always;
-        } else if (type == "Replace" && text_or(part, field, "content", "") == kSpaceMark &&
-                   text_or(object(part, "pattern", field + ".pattern"), field, "String", "") ==
-                       " ") {
-            replaces_ = true;
-        } else {
-            throw fail(
-                field, part, "is not a supported normalizer",
-                "supported are NFC, and Prepend and Replace as SentencePiece models use them");
-        }
-    }
-
-    void pre_tokenizer(JsonValue root) {
-        if (const auto p = root.find_set("pre_tokenizer")) {
-            pre_tokenizer_part(*p, "pre_tokenizer", 0);
-        }
-    }
-
-    [[noreturn]] void unknown_pre_tokenizer(JsonValue part, const std::string& field) const {
-        throw fail(
-            field, part, "is not a supported pre-tokenizer",
-            std::string("supported are those of ") + kSupportedPreTokenizers + ", and Metaspace");
-    }
-
-    void pre_tokenizer_part(JsonValue part, const std::string& field, int depth) {
-        const std::string type = text_or(part, field, "type", "");
-        if (type == "Sequence" && depth < 4) {
-            const JsonValue parts = array(part, "pretokenizers", field + ".pretokenizers");
-            for (std::size_t i = 0; i < parts.size(); ++i) {
-                pre_tokenizer_part(parts[i], fmt::format("{}.pretokenizers[{}]", field, i),
-                                   depth + 1);
-            }
-        } else if (type == "ByteLevel" && !byte_level_) {
-            byte_level_ = true;
-            if (flag(part, field, "add_prefix_space", true)) {
-                if (pre_) {
-                    throw fail(field + ".add_prefix_space", part["add_prefix_space"],
-                               "is not supported behind Split: every word would get a space",
-                               "set it to false");
-                }
-                data_.space_prefix = SpacePrefix::always;
-                data_.prefix_if_missing = true;
-            }
-            if (flag(part, field, "use_regex", true)) {
-                if (pre_) unknown_pre_tokenizer(part, field);
-                pre_ = PreTokenizer::gpt2;
-            }
-        } else if (type == "Split" && !byte_level_ && !pre_) {
-            const JsonValue pattern = object(part, "pattern", field + ".pattern");
-            pre_ = pre_tokenizer_of_regex(text_or(pattern, field + ".pattern", "Regex", ""));
-            const std::string behavior = text_or(part, field, "behavior", "");
-            const bool invert = flag(part, field, "invert", false);
-            const bool keeps_matches =
-                (behavior == "Isolated" && !invert) || (behavior == "Removed" && invert);
-            if (!pre_ || !keeps_matches) unknown_pre_tokenizer(part, field);
-        } else if (type == "Metaspace" && !metaspace_ &&
-                   text_or(part, field, "replacement", "") == kSpaceMark) {
-            if (prepends_) {
-                throw fail(field, part, "with the normalizer Prepend is not supported",
-                           "leave one of them out");
-            }
-            metaspace_ = true;
-            const bool add = flag(part, field, "add_prefix_space", true);
-            const std::string scheme =
-                text_or(part, field, "prepend_scheme", add ? "always" : "never");
-            if (!add && scheme != "never") {
-                throw fail(field + ".prepend_scheme", part["prepend_scheme"],
-                           "contradicts add_prefix_space: false");
-            }
-            data_.split_spaces = flag(part, field, "split", true);
-            data_.prefix_if_missing = true;
-            if (scheme == "first") {
-                data_.space_prefix = SpacePrefix::first;
-            } else if (scheme == "always") {
-                data_.space_prefix = SpacePrefix::always;
-            } else if (scheme != "never") {
-                throw fail(field + ".prepend_scheme", part["prepend_scheme"],
-                           "is not first, always or never");
-            }
-        } else {
-            unknown_pre_tokenizer(part, field);
-        }
-    }
-
-    void decide_model() {
-        const bool marks_spaces = replaces_ || metaspace_;
-        if (byte_level_ && prepends_) {
-            throw fail("normalizer", nullptr, "has Prepend, which ByteLevel does not go with");
-        }
-        if (byte_level_ && pre_ && !marks_spaces) {
-            data_.model = TokenizerModel::byte_level_bpe;
-            data_.pre = pre_tokenizer_name(*pre_);
-        } else if (marks_spaces && !byte_level_ && !pre_) {
-            data_.model = TokenizerModel::sentencepiece_bpe;
-        } else {
-            throw fail("pre_tokenizer", nullptr,
-                       "with this normalizer is neither byte-level nor SentencePiece-style",
-                       std::string("supported are those of ") + kSupportedPreTokenizers +
-                           ", and Metaspace");
-        }
-        const char* other = byte_level_ ? "ByteLevel" : "SentencePiece's";
-        const bool fits = decodes_.empty() || (decodes_ == "ByteLevel") == byte_level_;
-        if (!fits) {
-            throw fail("decoder", nullptr,
-                       fmt::format("is {}, which does not undo the pre-tokenizer", decodes_),
-                       fmt::format("it should be {}", other));
-        }
-    }
-
-    // --- Decoder: what decode() does anyway ------------------------------------------------------
-
-    void decoder(JsonValue root) {
-        if (const auto d = root.find_set("decoder")) decoder_part(*d, "decoder", 0);
-    }
-
-    void decoder_part(JsonValue part, const std::string& field, int depth) {
-        const std::string type = text_or(part, field, "type", "");
-        if (type == "Sequence" && depth < 4) {
-            const JsonValue parts = array(part, "decoders", field + ".decoders");
-            for (std::size_t i = 0; i < parts.size(); ++i) {
-                decoder_part(parts[i], fmt::format("{}.decoders[{}]", field, i), depth + 1);
-            }
-            return;
-        }
-        const auto says = [&](const char* key, std::string_view value) {
-            return text_or(part, field, key, "") == value;
-        };
-        const auto replaces_mark = [&] {
-            const auto pattern = part.find_set("pattern");
-            return says("content", " ") && pattern && pattern->is_object() &&
-                   text_or(*pattern, field, "String", "") == kSpaceMark;
-        };
-        if (type != "ByteLevel" && type != "ByteFallback" && type != "Fuse" &&
-            !(type == "Replace" && replaces_mark()) &&
-            !(type == "Metaspace" && says("replacement", kSpaceMark)) &&
-            !(type == "Strip" && says("content", " "))) {
-            throw fail(
-                field, part, "is not a supported decoder",
-                "supported are ByteLevel, and Replace, ByteFallback, Fuse, Strip and Metaspace as "
-                "SentencePiece models use them");
-        }
-        if (type != "Fuse") decodes_ = type;
     }
 
     // --- Vocabulary and merges ------------------------------------------------------------------
@@ -433,7 +228,7 @@ class Loader {
         for (AddedToken& token : data_.added) {
             const auto i = static_cast<std::size_t>(token.id);
             token.piece = in_vocabulary_[i] && (made[i] || data_.ignore_merges);
-            if (token.normalized && replaces_ && metaspace_) {
+            if (token.normalized && steps_.replaces && steps_.metaspace) {
                 throw fail(
                     "normalizer", nullptr,
                     fmt::format("has Replace, and the pre-tokenizer is Metaspace: the added token "
@@ -451,10 +246,10 @@ class Loader {
         for (unsigned b = 0; b < 0xF5; ++b) {
             if (b == 0xC0 || b == 0xC1) continue;
             std::string name;
-            if (byte_level_) append_utf8(name, byte_to_char(static_cast<unsigned char>(b)));
-            if (!byte_level_ && byte_fallback_) name = fmt::format("<0x{:02X}>", b);
+            if (steps_.byte_level) append_utf8(name, byte_to_char(static_cast<unsigned char>(b)));
+            if (!steps_.byte_level && byte_fallback_) name = fmt::format("<0x{:02X}>", b);
             const bool itself =
-                !byte_level_ && b < 128 && b != ' ' && find_piece({static_cast<char>(b)});
+                !steps_.byte_level && b < 128 && b != ' ' && find_piece({static_cast<char>(b)});
             if (!itself && (name.empty() || !find_piece(name))) return false;
         }
         return true;
@@ -462,7 +257,7 @@ class Loader {
 
     void unknown_token(JsonValue model) {
         represents_all_ = represents_all();
-        if (byte_level_ && byte_fallback_ && !represents_all_) {
+        if (steps_.byte_level && byte_fallback_ && !represents_all_) {
             throw fail("model.byte_fallback", model["byte_fallback"],
                        "is not supported for a byte-level vocabulary that lacks bytes");
         }
@@ -637,15 +432,10 @@ class Loader {
     }
 
     TokenizerData data_;
+    JsonSteps steps_;
     bool byte_fallback_ = false;
-    bool byte_level_ = false;
-    bool replaces_ = false;   // a normalizer turns spaces into marks
-    bool prepends_ = false;   // a normalizer puts a mark before the text
-    bool metaspace_ = false;  // the pre-tokenizer does both
     bool represents_all_ = false;
-    bool puts_tokens_ = false;  // a post-processor puts tokens around the text
-    std::string decodes_;       // a type of decoder; empty: none is named
-    std::optional<PreTokenizer> pre_;
+    bool puts_tokens_ = false;         // a post-processor puts tokens around the text
     std::vector<bool> in_vocabulary_;  // by id: in model.vocab
     std::size_t vocabulary_size_ = 0;
     std::size_t only_added_ = 0;  // added tokens so far that are not in model.vocab
