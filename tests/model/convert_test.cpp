@@ -21,6 +21,7 @@
 #include "model/names.h"
 #include "ops/quant/quant.h"
 #include "text/tokenizer_json_writer.h"
+#include "without_sums.h"
 
 namespace mr::model {
 namespace {
@@ -369,6 +370,7 @@ TEST(Convert, NumbersThatDoNotFitAreNamedOrKept) {
         SCOPED_TRACE(c.model);
         TempFolder folder;
         convert_model(reference(c.model), folder / "a", to_type(DType::f32));
+        test::remove_sums(folder / "a/model.safetensors");
         plant(folder / "a", c.tensor, -1e6f);
         for (const DType type : {DType::f16, DType::q4_0}) {
             const std::string to = folder / (std::string(dtype_name(type)) + ".gguf");

@@ -15,6 +15,7 @@
 #include "model/io/convert.h"
 #include "model/model.h"
 #include "train/trainer.h"
+#include "without_sums.h"
 
 namespace mr::train::damage_test {
 namespace {
@@ -57,21 +58,6 @@ class Damage : public Disturbed {
         std::string all;
         for (const std::string& note : notes_) all += note + "\n";
         return all;
-    }
-    // Removes the checksums, as files of older versions have none.
-    static void make_old(const std::string& path) {
-        const std::string all = read_text_file(path);
-        std::uint64_t length = 0;
-        std::memcpy(&length, all.data(), sizeof length);
-        auto header = nlohmann::ordered_json::parse(all.substr(8, length));
-        ASSERT_EQ(header["__metadata__"].erase("millrace.sums"), 1u);
-        ASSERT_EQ(header["__metadata__"].erase("millrace.header"), 1u);
-        std::string text = header.dump();
-        text.append((8 - text.size() % 8) % 8, ' ');
-        const std::uint64_t now = text.size();
-        std::string head(sizeof now, '\0');
-        std::memcpy(head.data(), &now, sizeof now);
-        put(path, head + text + all.substr(8 + length));
     }
 };
 
@@ -155,7 +141,7 @@ TEST_F(Damage, AModelToBeginWithIsChecked) {
 
 TEST_F(Damage, CheckpointsOfOlderVersionsLoad) {
     for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
-        make_old(checkpoint(4, file));
+        test::remove_sums(checkpoint(4, file));
     }
     auto state = nlohmann::ordered_json::parse(read_text_file(checkpoint(4, "state.json")));
     ASSERT_EQ(state.erase("machine"), 1u);
