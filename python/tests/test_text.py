@@ -141,9 +141,9 @@ def test_chat_answers_as_the_program_does(model, program, tmp_path):
                         template_file=template, template_args={"mark": "!"})
     expected = json.loads(said)
     assert answer == expected["content"] and answer.prompt_tokens == expected["prompt_tokens"]
-    # Also the format of a model without a template.
+    # Also the format of a model without a template, which chat has to be asked for.
     said = subprocess.run([os.environ["MILLRACE_BIN"], "chat", "--device", DEVICE, "--json",
-                           "--seed", "9", "-n", "25"], input="Hi\n", capture_output=True, text=True,
+                           "--chat-template", "plain", "--seed", "9", "-n", "25"], input="Hi\n", capture_output=True, text=True,
                           check=True).stdout
     assert model.chat([{"role": "user", "content": "Hi"}], seed=9,
                       max_tokens=25) == json.loads(said)["content"]

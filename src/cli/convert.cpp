@@ -45,6 +45,7 @@ int convert(const ConvertOptions& options) {
     }
     const InterruptGuard guard;  // Ctrl-C throws from the progress line, and nothing is left behind
     ProgressLine line;
+    line.begin("opening the model");
     const auto start = std::chrono::steady_clock::now();
     model::ConvertOptions wanted;
     if (!options.type.empty()) wanted.type = dtype_from_name(options.type);

@@ -69,7 +69,9 @@ struct Terminal {
 class Told {
   public:
     explicit Told(Caller* caller) : caller_(caller) {
-        if (!caller) terminal_.emplace();
+        if (caller) return;
+        terminal_.emplace();
+        terminal_->line.begin("preparing");
     }
     Progress progress() { return terminal_ ? terminal_->line.callback() : caller_->progress; }
     // Whether the result is printed as an object.

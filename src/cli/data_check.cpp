@@ -55,13 +55,14 @@ Json census_json(const std::string& file, const story::StoryCensus& census) {
 int check(const DataCheckOptions& options) {
     const InterruptGuard guard;
     const std::string text = read_input(options.file);
+    ProgressLine line;
+    line.begin("reading stories");
     const auto stories = story::split_stories(text);
     if (stories.empty()) {
         throw Error::input({.file = options.file,
                             .problem = "has no story in it",
                             .remedy = "stories are separated by <|endoftext|>"});
     }
-    ProgressLine line;
     const story::StoryCensus census =
         story::check_stories(stories, kMostListed, [&](std::uint64_t done, std::uint64_t total) {
             line.update("reading stories", done, total);

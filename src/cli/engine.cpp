@@ -66,6 +66,7 @@ LoadedModel load(const SharedOptions& options, const Wanted& wanted) {
     const bool cuda = use_cuda(options);
     note_gpu_passed_over(options, cuda);
     ProgressLine line;
+    line.begin("opening the model");
     LoadedModel loaded;
     const auto refuse_what_cannot_run = [&](const model::Model& planned) {
         loaded.engine = wanted(planned);
@@ -136,6 +137,8 @@ model::EngineOptions engine_options(const SharedOptions& options) {
 }
 
 std::unique_ptr<model::Engine> make_engine(const LoadedModel& loaded) {
+    ProgressLine line;
+    line.begin("preparing the engine");
     return model::make_engine(loaded.model, loaded.engine, loaded.weights);
 }
 
@@ -162,6 +165,14 @@ void refuse_endless(int fd, const std::string& name) {
     if (::stat("/dev/null", &null) == 0 && null.st_rdev == status.st_rdev) return;
     throw Error::input(
         {.file = name, .problem = "is a device, not a text", .remedy = "give a file or a pipe"});
+}
+
+void show_prompt(ProgressLine& line, decode::GenerateOptions& generate) {
+    generate.on_reading = [&line](std::int64_t done, std::int64_t all) {
+        if (done >= all) return line.remove();
+        line.draw(kReadingPrompt, static_cast<std::uint64_t>(done),
+                  static_cast<std::uint64_t>(all));
+    };
 }
 
 std::string read_input(const std::string& path) {

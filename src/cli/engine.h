@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "cli/options.h"
+#include "cli/progress_line.h"
 #include "decode/generate.h"
 #include "model/engine.h"
 #include "model/model.h"
@@ -36,6 +37,11 @@ model::EngineOptions engine_switches(const SharedOptions& options);
 // generate.max_tokens (< 0: without end) to one more than what fits.
 model::EngineOptions options_for(const SharedOptions& options, const model::Model& model,
                                  std::size_t prompt_tokens, decode::GenerateOptions& generate);
+
+// While a prompt is read, `line` says how far; it must outlive the generation. A generation begins
+// with line.begin(kReadingPrompt) and ends with line.remove().
+void show_prompt(ProgressLine& line, decode::GenerateOptions& generate);
+inline constexpr const char* kReadingPrompt = "reading the prompt";
 
 // A text named on the command line: a file, a pipe, or standard input for "-".
 std::string read_input(const std::string& path);

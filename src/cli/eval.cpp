@@ -172,6 +172,7 @@ int eval_diffusion(const EvalCommandOptions& options, const std::string& text,
     const std::unique_ptr<model::Engine> engine = make_engine(loaded);
     note_block(options.diffusion, engine->model().spec);
     ProgressLine line;
+    line.begin("evaluating");
     const decode::DiffusionEvalResult got =
         decode::evaluate_diffusion(*engine, text, options.eval, how, line.callback());
     line.remove();
@@ -272,6 +273,7 @@ int eval(const Command& command, const EvalCommandOptions& options) {
         const std::unique_ptr<model::Engine> engine =
             model::make_engine(loaded.model, planned.engine, loaded.weights);
         ProgressLine line;
+        line.begin("evaluating");
         // The context of a streaming engine follows from its window: report the model's.
         const bool own = planned.engine.stream && planned.engine.context == 0;
         const decode::EvalMode& mode = all.modes.emplace_back(decode::EvalMode{

@@ -257,8 +257,11 @@ int info(const Command& command, const InfoOptions& options) {
     use_cuda(options.shared);
     std::optional<model::Model> described;
     if (has_model(options.shared)) described = describe(options.shared);
+    ProgressLine line;
+    line.begin("measuring this machine");
     const std::optional<cuda::DeviceInfo> gpu = find_gpu(options.shared);
     Json json = {{"machine", machine_json(options.shared, gpu)}};
+    line.remove();
     std::string text = machine_text(json["machine"]);
     if (described) {
         const model::Model& model = *described;

@@ -125,6 +125,11 @@ std::string model_source(const SharedOptions& options) {
                                   "set MILLRACE_MODEL"});
 }
 
+std::vector<std::string> bundled_models() {
+    const std::set<std::string> names = bundled_names();
+    return {names.begin(), names.end()};
+}
+
 std::string tokenizer_source(const std::string& given) {
     return given.empty() ? given : named_model(given, "--tokenizer");
 }

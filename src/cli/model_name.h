@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cli/options.h"
 
@@ -14,6 +15,8 @@ std::string named_model(const std::string& given, const char* option = "");
 // The given model, or the bundled one: $MILLRACE_MODEL, else beside the installed program, else in
 // the source tree.
 std::string model_source(const SharedOptions& options);
+// The names of bundled models.
+std::vector<std::string> bundled_models();
 // The path for --tokenizer, with the names of models; empty: not given.
 std::string tokenizer_source(const std::string& given);
 

@@ -204,6 +204,27 @@ template Option Command::add_option(const std::string&, std::vector<std::string>
 Option Command::add_flag(const std::string& names, bool& to, const std::string& about) const {
     return Option(app_->add_flag(names, to, about));
 }
+CommandOutline outline_of(const AddOptions& add) {
+    CLI::App app;
+    app.set_help_flag();
+    add(Command(app));
+    return outline_of(app, "");
+}
+
+std::string set_option(const AddOptions& add, const std::string& name, const std::string& value) {
+    CLI::App app;
+    app.set_help_flag();
+    add(Command(app));
+    try {
+        app.parse(std::vector<std::string>{"--" + name + "=" + value});
+        return {};
+    } catch (const CLI::ParseError& error) {  // "--NAME: PROBLEM"
+        const std::string problem = error.what();
+        const std::size_t colon = problem.find(": ");
+        return colon == std::string::npos ? problem : problem.substr(colon + 2);
+    }
+}
+
 void Command::footer(const std::string& text) const { app_->footer(text); }
 void Command::callback(std::function<void()> what) const { app_->callback(std::move(what)); }
 bool Command::given(const std::string& option) const { return app_->count(option) > 0; }

@@ -86,6 +86,13 @@ class Command {
 inline constexpr const char* kOptions = "Options";
 
 CommandOutline outline_of(const CLI::App& app, const std::string& path);
+
+// Options apart from a command line, which `add` adds: for what can be set while a command runs.
+using AddOptions = std::function<void(const Command&)>;
+CommandOutline outline_of(const AddOptions& add);
+// Sets an option as --NAME=VALUE does (`name` without dashes); returns what is wrong with the
+// value, or nothing.
+std::string set_option(const AddOptions& add, const std::string& name, const std::string& value);
 // Installs Millrace's help for the program and every command added after this.
 void set_help(CLI::App& program);
 

@@ -76,14 +76,27 @@ int profile(const Command& command, ProfileOptions options) {
     const bool words = options.shared.json || !options.html.empty();
     options.generate.keep = words ? decode::Keep::words : decode::Keep::nothing;
     options.generate.cancelled = [] { return InterruptGuard::pending(); };
-    if (!options.shared.json) out(prompt);
+    ProgressLine reading(kPromptPatience, false);
+    show_prompt(reading, options.generate);
+    bool begun = options.shared.json;
+    const auto begin = [&] {
+        if (!begun) out(prompt);
+        begun = true;
+    };
     const auto on_text = [&](std::string_view text) {
+        begin();
         if (!options.shared.json) out(text);
         return true;
     };
+    reading.begin(kReadingPrompt);
     decode::Generated generated = profiler.generate(engine, prompt, options.generate, on_text);
+    reading.remove();
+    begin();
+    ProgressLine line;
+    line.begin("measuring this machine");
     const decode::Profiled run =
         profiler.report(engine, prompt, std::move(generated), loaded.seconds);
+    line.remove();
     if (!options.shared.json) out("\n\n");
     const decode::Generated& made = run.made;
     if (!options.trace.empty()) run.save_trace(options.trace);

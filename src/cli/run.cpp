@@ -122,6 +122,7 @@ class Run {
     InOrder texts_;
     std::optional<decode::Scheduler> scheduler_;
     std::deque<decode::Scheduler::Id> open_;
+    ProgressLine reading_{kPromptPatience, false};
     observe::Ceilings ceilings_;
     bool ceilings_stated_ = false;
 
@@ -139,8 +140,10 @@ Run::Run(const Command& command, RunOptions options)
       loaded_(load_model(command)),
       engine_(make_engine(loaded_)),
       first_seed_(options_.generate.sampling.seed),
-      texts_(options_.no_echo ? "" : prompt_, options_.count > 1,
-             [this](std::string_view text) { view_ ? view_->write(text) : out(text); }) {
+      texts_(options_.no_echo ? "" : prompt_, options_.count > 1, [this](std::string_view text) {
+          reading_.remove();
+          view_ ? view_->write(text) : out(text);
+      }) {
     if (!options_.quiet) note_block(options_.diffusion, engine_->model().spec);
     if (options_.roofline) observe_steps();
     // MILLRACE_READ_RATE states the memory's rate, so that a short run need not measure. A roofline
@@ -157,6 +160,7 @@ Run::Run(const Command& command, RunOptions options)
             view_->show(block, known);
         };
     }
+    show_prompt(reading_, options_.generate);
     scheduler_.emplace(*engine_, recorder_ ? &*recorder_ : nullptr);
 }
 
@@ -188,11 +192,13 @@ void Run::observe_steps() {
 
 void Run::make_texts() {
     const auto more = [&] { return added_ < options_.count && !InterruptGuard::pending(); };
+    reading_.begin(kReadingPrompt);
     for (bool busy = true; busy || !open_.empty() || more();) {
         if (!InterruptGuard::pending()) add_requests();
         busy = scheduler_->step();
         take_ended();
     }
+    reading_.remove();
 }
 
 // Requests are added as others end, so that a million texts are not a million waiting requests.
@@ -281,6 +287,8 @@ void Run::measure_ceilings(observe::RunReport& report) {
         ceilings_.read = std::max(ceilings_.read, before);
     };
     if (!ceilings_stated_ && (options_.roofline || !options_.quiet)) {
+        ProgressLine line;
+        line.begin("measuring the memory");
         measure();
         if (!fits && report.bytes_per_second() > ceilings_.read) measure();
     }

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <ctime>
 
+#include "cli/colour.h"
 #include "core/error.h"
 #include "core/printable.h"
 #include "text/columns.h"
@@ -67,13 +68,6 @@ extern "C" void on_interrupt(int signal) {
     if (interrupted == 0 || interrupted == SIGINT) interrupted = signal;
 }
 
-// Room for a line that is redrawn. Not the last column: some terminals go on to the next row as
-// soon as it is full.
-std::size_t columns_to_draw() {
-    const std::size_t columns = terminal_columns(STDERR_FILENO);
-    return columns > 0 ? std::max<std::size_t>(columns, 2) - 1 : 1000;
-}
-
 MessageFormat message_format = nullptr;
 
 }  // namespace
@@ -113,18 +107,24 @@ void err(std::string_view text) noexcept {
 
 void note(std::string_view line) {
     if (!stderr_is_terminal()) return;
-    err(message_format ? message_format("note", line) : fmt::format("{}\n", line));
+    err(message_format ? message_format("note", line)
+                       : fmt::format("{}\n", painted(STDERR_FILENO, Look::faint, line)));
 }
 
 void remark(std::string_view line) {
-    err(message_format ? message_format("note", line) : fmt::format("note: {}\n", line));
+    err(message_format
+            ? message_format("note", line)
+            : fmt::format("{} {}\n", painted(STDERR_FILENO, Look::warning, "note:"), line));
 }
 
 void complain(std::string_view line) {
-    err(message_format ? message_format("error", line) : fmt::format("millrace: {}\n", line));
+    err(message_format
+            ? message_format("error", line)
+            : fmt::format("{} {}\n", painted(STDERR_FILENO, Look::failure, "millrace:"), line));
 }
 
 void set_message_format(MessageFormat format) { message_format = format; }
+bool has_message_format() { return message_format != nullptr; }
 
 bool stderr_is_terminal() { return ::isatty(STDERR_FILENO) == 1; }
 bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
@@ -132,6 +132,11 @@ bool stdin_is_terminal() { return ::isatty(STDIN_FILENO) == 1; }
 std::size_t terminal_columns(int fd) {
     winsize size{};
     return ::ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+std::size_t columns_to_draw() {
+    const std::size_t columns = terminal_columns(STDERR_FILENO);
+    return columns > 0 ? std::max<std::size_t>(columns, 2) - 1 : 1000;
 }
 
 void redraw(std::string_view line) {
@@ -191,41 +196,5 @@ int InterruptGuard::exit_code() {
 void InterruptGuard::set_patient(bool on) { patient = on; }
 void InterruptGuard::set_unbroken(bool on) { unbroken = on; }
 void InterruptGuard::set_answer(const char* line) { answer = line; }
-
-ProgressLine::ProgressLine() : enabled_(stderr_is_terminal() && !message_format) {}
-ProgressLine::~ProgressLine() { remove(); }
-
-void ProgressLine::update(std::string_view what, std::uint64_t done, std::uint64_t total) {
-    if (InterruptGuard::pending()) throw Interrupted{};
-    if (!enabled_) return;
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last_ < std::chrono::milliseconds(50)) return;
-    last_ = now;
-    drawn_ = true;
-    constexpr int kWidth = 30;
-    const double part =
-        total ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
-    const int filled = static_cast<int>(part * kWidth);
-    const std::string share = fmt::format(" {:3.0f}%", 100 * part);
-    const std::string bar = fmt::format(" [{:<{}}]", std::string(filled, '#'), kWidth);
-    // A narrow terminal has room for the number only, and for some of the name.
-    const std::size_t room = columns_to_draw();
-    const bool fits = text::columns_of(what) + bar.size() + share.size() <= room;
-    const std::string_view name =
-        text::cut_to_columns(what, room > share.size() ? room - share.size() : 0);
-    redraw(fmt::format("{}{}{}", name, fits ? bar : "", share));
-}
-
-void ProgressLine::remove() {
-    if (!drawn_) return;
-    err("\r\033[K");
-    drawn_ = false;
-}
-
-Progress ProgressLine::callback() {
-    return [this](std::string_view what, std::uint64_t done, std::uint64_t total) {
-        update(what, done, total);
-    };
-}
 
 }  // namespace mr::cli

@@ -1,13 +1,11 @@
-// Standard output, the progress line and Ctrl-C.
+// Standard output, standard error, and Ctrl-C; with progress_line.h.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "core/progress.h"
+#include "cli/progress_line.h"
 
 namespace mr::cli {
 
@@ -35,10 +33,14 @@ void complain(std::string_view line);
 // ends its line itself.
 using MessageFormat = std::string (*)(std::string_view kind, std::string_view line);
 void set_message_format(MessageFormat format);
+bool has_message_format();
 bool stderr_is_terminal();
 bool stdin_is_terminal();
 // The width of the terminal at this descriptor; 0: it is none, or does not say.
 std::size_t terminal_columns(int fd);
+// Room for a line that is redrawn. Not the last column: some terminals go on to the next row as
+// soon as it is full.
+std::size_t columns_to_draw();
 // Draws a line on standard error, a terminal, over the one drawn before. It is cut to the
 // terminal's present width: a longer one would leave a row behind with every redraw.
 void redraw(std::string_view line);
@@ -74,26 +76,6 @@ class InterruptGuard {
     // A message for the first signal; null: none. Must outlive its use. If set, the same signal
     // within a second counts as the same key press.
     static void set_answer(const char* line);
-};
-
-// A line on the terminal that is redrawn as work progresses and removed at the end. In a pipe it
-// draws nothing. With an InterruptGuard, Ctrl-C throws Interrupted from it.
-class ProgressLine {
-  public:
-    ProgressLine();
-    ~ProgressLine();
-    ProgressLine(const ProgressLine&) = delete;
-    ProgressLine& operator=(const ProgressLine&) = delete;
-
-    void update(std::string_view what, std::uint64_t done, std::uint64_t total);
-    void remove();
-    // For the layers below. The line must outlive it.
-    Progress callback();
-
-  private:
-    bool drawn_ = false;
-    bool enabled_;
-    std::chrono::steady_clock::time_point last_{};
 };
 
 }  // namespace mr::cli

@@ -74,7 +74,10 @@ text::Tokenizer::Ptr load_tokenizer(const SharedOptions& options) {
 }
 
 int tokenize(const TokenizeOptions& options) {
+    ProgressLine line;
+    line.begin("opening the tokenizer");
     const text::Tokenizer::Ptr tokenizer = load_tokenizer(options.shared);
+    line.remove();
     if (options.decode_given) {
         const std::string text =
             tokenizer->decode(parse_ids(options.decode, tokenizer->vocab_size()));
@@ -82,8 +85,10 @@ int tokenize(const TokenizeOptions& options) {
         return 0;
     }
     const std::string text = options.file.empty() ? options.text : read_input(options.file);
+    line.begin("tokenizing");
     const std::vector<std::int32_t> ids = tokenizer->encode(
         text, {.add_special = !options.no_special, .parse_special = !options.plain});
+    line.remove();
     if (options.shared.json) {
         Json pieces = Json::array();
         for (const std::int32_t id : ids) pieces.push_back(tokenizer->display(id));

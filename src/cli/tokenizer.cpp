@@ -78,6 +78,7 @@ int train(const TokenizerOptions& options) {
     text::BpeTrainer trainer(options.bpe, pool);
     const std::vector<std::string> files = train::corpus_files(options.data);
     ProgressLine line;
+    line.begin("reading the texts");
     const std::uint64_t total = train::corpus_bytes(files);
     std::uint64_t before = 0;
     for (const std::string& path : files) {

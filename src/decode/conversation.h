@@ -20,9 +20,12 @@ inline bool may_go_on(ErrorKind kind) { return kind != ErrorKind::device; }
 class Conversation {
   public:
     // Uses the model's own template, or the one in `chat`. Throws Error (input) where the model has
-    // no tokenizer, and what ChatWriter throws. `stream`: the stream for which the engine was made;
-    // the conversation is then one sequence that continues from turn to turn. Only new tokens are
-    // fed, and no turn is ever dropped; the oldest tokens leave the window instead.
+    // no tokenizer, and what ChatWriter throws. A model that continues texts
+    // (ChatWriter::continues_texts()) is given each message as the beginning of a text of its own:
+    // the history is that one turn, and a system prompt is an Error (usage). `stream`: the stream
+    // for which the engine was made; the conversation is then one sequence that continues from turn
+    // to turn. Only new tokens are fed, and no turn is ever dropped; the oldest tokens leave the
+    // window instead.
     Conversation(model::Engine& engine, std::string system, text::ChatOptions chat = {},
                  const model::Stream& stream = {});
 
@@ -32,6 +35,12 @@ class Conversation {
     // Throws Error (input) where the message alone does not fit.
     Generated answer(const std::string& message, GenerateOptions options,
                      const Session::OnText& on_text = {});
+    // Answers the last question anew. Where the new answer was cancelled before its first token, or
+    // fails, the old one stays. Call it only where there is a turn.
+    Generated answer_again(GenerateOptions options, const Session::OnText& on_text = {});
+    // Takes the last turn back and returns its question; none: there is no turn.
+    std::optional<std::string> undo();
+    std::size_t turns() const { return (messages_.size() - kept_) / 2; }
     void clear();
     // set_system() and restore() throw Error (input) where the template refuses the messages, and
     // then change nothing. The system prompt from the next answer on; empty: none.
@@ -50,6 +59,7 @@ class Conversation {
     const std::vector<std::string>& dropped() const { return dropped_; }
 
   private:
+    void require_talk() const;
     std::vector<std::int32_t> encode() const;
     Generated generate(const GenerateOptions& options, const Session::OnText& on_text);
     Generated generate_live(const GenerateOptions& options, const Session::OnText& on_text);

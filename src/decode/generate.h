@@ -68,6 +68,8 @@ struct GenerateOptions {
     DiffusionOptions diffusion{};  // for a diffusion model
     // Called after every pass with the open block: its tokens, and which of them are settled.
     std::function<void(std::span<const std::int32_t>, std::span<const std::uint8_t>)> on_pass;
+    // Called after every pass that computed a part of the prompt: its tokens known so far, and all.
+    std::function<void(std::int64_t, std::int64_t)> on_reading;
     // Called with every token as soon as it is known, with its log-probabilities if options ask for
     // them: before its text; with an end token after all text.
     std::function<void(std::int32_t, const DrawnLogprobs*)> on_token;

@@ -148,6 +148,7 @@ bool Scheduler::step() {
     const bool decodes = launch();
     // A pass of prompts alone has nothing beside it: waiting for it gives its own time.
     if (!decodes) engine_.synchronize();
+    tell_prompts();
     read();
     sweep();
     if (recorder_) recorder_->end_step();
@@ -159,6 +160,14 @@ bool Scheduler::step() {
         piece_limit_ = std::min<std::int64_t>(2 * piece_limit_, engine_.options().max_batch);
     }
     return !waiting_.empty() || !running_.empty();
+}
+
+// How much of their prompts the requests of the pass know, before the first of their text.
+void Scheduler::tell_prompts() {
+    for (const auto& [request, piece] : pieces_) {
+        const Request& r = *request;
+        if (r.options.on_reading) r.options.on_reading(r.done, r.prefix);
+    }
 }
 
 void Scheduler::heed_cancellations() {

@@ -64,6 +64,7 @@ class Scheduler {
     struct Request;
     using RequestPtr = std::unique_ptr<Request>;
 
+    void tell_prompts();
     void heed_cancellations();
     void admit();
     bool admit(Request& request);

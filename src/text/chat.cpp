@@ -175,6 +175,18 @@ std::string_view chat_format_name(ChatFormat format) {
     return "";
 }
 
+std::optional<ChatFormat> chat_format_named(std::string_view word) {
+    constexpr std::pair<std::string_view, ChatFormat> kNamed[] = {
+        {"plain", ChatFormat::plain},           {"chatml", ChatFormat::chatml},
+        {"llama2", ChatFormat::llama2},         {"llama3", ChatFormat::llama3},
+        {"mistral", ChatFormat::mistral},       {"mistral-v1", ChatFormat::mistral_v1},
+        {"mistral-v3", ChatFormat::mistral_v3}, {"mistral-tekken", ChatFormat::mistral_tekken}};
+    for (const auto& [name, format] : kNamed) {
+        if (name == word) return format;
+    }
+    return std::nullopt;
+}
+
 ChatFormat detect_chat_format(std::string_view chat_template) {
     const auto has = [&](std::string_view part) {
         return chat_template.find(part) != std::string_view::npos;

@@ -3,6 +3,7 @@
 // one that cannot be executed; chat_writer.h executes templates.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,6 +48,9 @@ struct ChatText {
 };
 
 std::string_view chat_format_name(ChatFormat format);
+// The format that --chat-template names: plain, chatml, llama2, llama3, mistral, mistral-v1,
+// mistral-v3 or mistral-tekken.
+std::optional<ChatFormat> chat_format_named(std::string_view word);
 
 // From the model's template or, if it has none, from the special tokens in its vocabulary.
 ChatFormat detect_chat_format(const Tokenizer& tokenizer);

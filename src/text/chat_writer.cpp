@@ -122,6 +122,10 @@ const Value* ChatWriter::variable(std::string_view name) const {
 
 void ChatWriter::load_template() {
     const TokenizerData& data = tokenizer_.data();
+    if (const auto named = chat_format_named(options_.template_file)) {
+        format_ = *named;
+        return;
+    }
     if (!options_.template_file.empty()) {
         const std::string source = read_text_file(options_.template_file, jinja::kMaxTemplateBytes);
         template_ = std::make_unique<const jinja::Template>(source, options_.template_file);

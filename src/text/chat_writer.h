@@ -17,7 +17,8 @@
 namespace mr::text {
 
 struct ChatOptions {
-    std::string template_file{};  // replaces the model's own template
+    // Replaces the model's own template: a file, or a format by name (chat_format_named()).
+    std::string template_file{};
     // Further template variables, as NAME=VALUE; VALUE is JSON, or else a plain string.
     std::vector<std::string> arguments{};
     bool parse_special = false;    // special tokens spelled out in a message become their ids

@@ -1,25 +1,22 @@
 """millrace chat: slash commands, and line editing."""
 import json
 import os
-import pty
-import select
 import signal
 import stat
-import subprocess
 import termios
 import time
 
 import driver
-
-MODEL = driver.REFERENCE / "llama2"
-CHAT = ("chat", MODEL, "-n", 6, "--temp", 0, "-c", 512, "--ignore-eos")
+import typed_chat
+from typed_chat import CHAT, MODEL, PLAIN
 
 
 class Commands(driver.CliTest):
     def chat(self, *lines, options=(), code=0, sampled=False):
         """The answers, and standard error after the notes at the beginning."""
         start = (*CHAT[:4], *CHAT[6:], "--temp", 3, "--top-k", 0, "--min-p", 0, "--top-p", 1)
-        result = driver.millrace(*(start if sampled else CHAT), *options, "--json",
+        result = driver.millrace(*(start if sampled else CHAT), *options,
+                                 *(() if "--chat-template" in options else PLAIN), "--json",
                                  stdin="\n".join(lines).encode() + b"\n")
         self.assertEqual(result.code, code, result.err)
         err = [line for line in result.err.splitlines()
@@ -129,7 +126,7 @@ class Commands(driver.CliTest):
 
     def test_what_no_longer_fits_is_said(self):
         lines = b"".join(b"Question %d: tell me of a cat and a dog, please.\n" % i for i in range(12))
-        result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "-c", 256, stdin=lines)
+        result = self.ok("chat", MODEL, *PLAIN, "-n", 8, "--temp", 0, "-c", 256, stdin=lines)
         said = [line for line in result.err.splitlines() if "was forgotten" in line]
         self.assertGreater(len(said), 1)
         self.assertRegex(said[0], r'^note: 256 tokens of context are full: "Question 0: tell me of '
@@ -137,54 +134,8 @@ class Commands(driver.CliTest):
         self.assertIn('"Question 1', "".join(said[1:]))
 
 
-class Typed(driver.CliTest):
+class Typed(typed_chat.TypedTest):
     """On a pseudo-terminal."""
-
-    def setUp(self):
-        super().setUp()
-        self.state = self.folder / "state"
-        self.history = self.state / "millrace" / "chat_history"
-
-    def start(self, *options):
-        self.ours, theirs = pty.openpty()
-        self.modes = termios.tcgetattr(theirs)
-        environment = {**os.environ, "XDG_STATE_HOME": str(self.state), "TERM": "xterm",
-                       "LC_ALL": "C.UTF-8", "HOME": str(self.folder)}
-        self.process = subprocess.Popen(
-            [driver.BIN, *map(str, CHAT), *map(str, options)], stdin=theirs, stdout=theirs,
-            stderr=theirs, start_new_session=True, env=environment,
-            preexec_fn=lambda: __import__("fcntl").ioctl(0, termios.TIOCSCTTY, 0))
-        os.close(theirs)
-        self.addCleanup(os.close, self.ours)
-        self.addCleanup(self.process.wait)
-        self.addCleanup(self.process.kill)
-        self.seen = b""
-        self.wait_for(b"> ")
-
-    def wait_for(self, what, seconds=60):
-        """Waits until it is shown; earlier output is dropped."""
-        end = time.time() + seconds
-        while what not in self.seen and time.time() < end:
-            if select.select([self.ours], [], [], 0.1)[0]:
-                try:
-                    self.seen += os.read(self.ours, 65536)
-                except OSError:
-                    break
-        self.assertIn(what, self.seen)
-        before, _, self.seen = self.seen.partition(what)
-        return before
-
-    def type(self, keys):
-        os.write(self.ours, keys)
-
-    def leave(self):
-        self.type(b"\x04")
-        self.assertEqual(self.process.wait(timeout=60), 0)
-
-    def need_editing(self):
-        linked = subprocess.run(["ldd", driver.BIN], stdout=subprocess.PIPE).stdout
-        if b"libedit" not in linked:
-            self.skipTest("the build has no libedit")
 
     def test_lines_are_edited(self):
         self.need_editing()
@@ -295,7 +246,7 @@ class Typed(driver.CliTest):
         self.leave()
 
     def test_a_pipe_leaves_no_history(self):
-        self.ok(*CHAT, stdin=b"Hello\n", env={"XDG_STATE_HOME": str(self.state)})
+        self.ok(*CHAT, *PLAIN, stdin=b"Hello\n", env={"XDG_STATE_HOME": str(self.state)})
         self.assertFalse(self.state.exists())
 
     def test_an_error_does_not_end_it_and_the_terminal_is_put_back(self):

@@ -9,7 +9,8 @@ import subprocess
 import driver
 
 MODEL = driver.SOURCE / "models" / "storyteller.gguf"  # the bundled one
-STREAM = ("chat", MODEL, "--context", "streaming", "--window", 40)
+TALK = ("chat", MODEL, "--chat-template", "plain")  # it has none, and would continue texts
+STREAM = (*TALK, "--context", "streaming", "--window", 40)
 LEFT = "note: the first words have left the window: the model sees the first 4 tokens and the " \
        "latest 40 (--sinks, --window)"
 
@@ -44,12 +45,12 @@ class Streaming(driver.CliTest):
         said = self.ok(*STREAM, "-n", 12, stdin=lines + b"/clear\n" + lines).err.splitlines()
         self.assertEqual(said.count(LEFT), 2)
         # Never in one that fits.
-        self.assertNotIn("left the window", self.ok("chat", MODEL, "--context", "streaming", "-n", 12,
+        self.assertNotIn("left the window", self.ok(*TALK, "--context", "streaming", "-n", 12,
                                                     stdin=b"Hello\n").err)
 
     def test_as_long_as_nothing_leaves_it_is_the_full_context(self):
-        full, _ = self.chat("Hello", "And you?", options=("chat", MODEL))
-        streaming, _ = self.chat("Hello", "And you?", options=("chat", MODEL, "--context", "streaming"))
+        full, _ = self.chat("Hello", "And you?", options=TALK)
+        streaming, _ = self.chat("Hello", "And you?", options=(*TALK, "--context", "streaming"))
         for one, other in zip(full, streaming):
             self.assertEqual(one["content"], other["content"])
             self.assertEqual(other["evicted"], 0)

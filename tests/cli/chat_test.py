@@ -11,19 +11,76 @@ import time
 import driver
 
 MODEL = driver.REFERENCE / "llama2"
+TALK = ("chat", MODEL, "--chat-template", "plain")  # it has none, and would continue texts
 
 
 class Chat(driver.CliTest):
     def test_piped_lines_are_turns(self):
-        result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "--json",
+        result = self.ok(*TALK, "-n", 8, "--temp", 0, "--json",
                          stdin=b"Hello there\n\nHow are you?\n/clear\nHello there\n")
-        # The model has no template; in a pipe a message says so, too.
-        self.assertRegex(result.err, r"^note: this model has no chat template.*plain.*--chat-template.*\n$")
+        self.assertEqual(result.err, "")
         answers = [json.loads(line) for line in result.out.splitlines()]
         self.assertEqual(len(answers), 3)
         self.assertEqual({a["role"] for a in answers}, {"assistant"})
         self.assertGreater(answers[1]["prompt_tokens"], answers[0]["prompt_tokens"])
         self.assertEqual(answers[2]["content"], answers[0]["content"])  # no history: equal
+
+    def test_a_model_without_a_template_continues_texts(self):
+        lines = b"Once upon a time\nThe dog\nOnce upon a time\n"
+        result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "--json", stdin=lines)
+        # In a pipe a message says so, too.
+        self.assertRegex(result.err, r"^note: .*llama2 has no chat template.*continues.*--chat-template.*\n$")
+        texts = [json.loads(line) for line in result.out.splitlines()]
+        for text, words in zip(texts, ("Once upon a time", "The dog", "Once upon a time")):
+            run = self.ok_json("run", MODEL, "-p", words, "-n", 8, "--temp", 0)
+            self.assertEqual((text["content"], text["prompt_tokens"]),
+                             (run["text"], len(run["prompt_ids"])))
+        plain = self.ok("chat", MODEL, "-n", 8, "--temp", 0, stdin=lines).out
+        self.assertEqual(plain, "".join(text["content"] + "\n" for text in texts))
+        # The bundled one, without a name.
+        story = self.ok("chat", "-n", 12, "--temp", 0, stdin=b"Once upon a time\n").out
+        self.assertEqual("Once upon a time" + story,
+                         self.ok("run", "-p", "Once upon a time", "-n", 12, "--temp", 0, "-q").out)
+        self.fails_last("--system", "Be brief.", says=("system prompt", "continues", "--chat-template"))
+
+    def fails_last(self, *arguments, says):
+        result = driver.millrace("chat", MODEL, *arguments, stdin=b"Hello\n")
+        self.assertEqual((result.code, result.out), (2, ""))
+        for words in says:
+            self.assertIn(words, result.err.splitlines()[-1])
+
+    def test_a_format_is_named(self):
+        told = {}
+        for name in ("plain", "chatml", "llama2"):
+            [told[name]], err = self.prompt_tokens(MODEL, "--chat-template", name)
+            self.assertEqual(err, "")
+        self.assertGreater(told["chatml"], told["plain"])
+        self.assertEqual(len(set(told.values())), 3)
+
+    def test_several_lines_are_a_message(self):
+        def said(lines, count=1):
+            path = self.folder / "talk.json"
+            path.unlink(missing_ok=True)
+            self.ok(*TALK, "-n", 1, stdin=lines + f"\n/save {path}\n".encode())
+            messages = json.loads(path.read_text())["messages"]
+            self.assertEqual(len(messages), 2 * count)
+            return messages[-2]["content"]
+
+        self.assertEqual(said(b"one\\\ntwo\\\n\\\nthree"), "one\ntwo\n\nthree")
+        self.assertEqual(said(b"a \\\\"), "a \\\\")  # as LaTeX ends a line
+        self.assertEqual(said(b'"""\none\n\n/exit\ntwo\\\n"""'), "one\n\n/exit\ntwo\\")
+        self.assertEqual(said(b'"""one\ntwo"""'), "one\ntwo")
+        self.assertEqual(said(b'"""one"""'), "one")
+        self.assertEqual(said(b'""""one" he said"""'), '"one" he said')
+        self.assertEqual(said(b'"""\n\n"""\nlast'), "last")  # an empty one is none
+        self.assertEqual(said(b'a """quoted""" word'), 'a """quoted""" word')
+        self.assertEqual(said(b"/usr\\\n/bin"), "/usr\n/bin")  # two lines are no command
+        # Commands take such a text, too.
+        self.assertIn("\nBe brief. Be kind.\n", self.ok(
+            *TALK, "-n", 1, stdin=b'/system """\nBe brief.\nBe kind.\n"""\n/help\n/system\n').err)
+        # The end of the input ends a message.
+        for lines in (b"one\\", b'"""one', b'"""\none\n'):
+            self.assertEqual(len(self.ok(*TALK, "-n", 1, "--json", stdin=lines).out.splitlines()), 1)
 
     def test_plain_output_and_a_last_line_without_newline(self):
         self.assertTrue(self.ok("chat", MODEL, "-n", 4, "--temp", 0, stdin=b"Hello").out)
@@ -51,7 +108,7 @@ class Chat(driver.CliTest):
 
     def test_old_turns_are_forgotten(self):
         lines = b"Tell me a story about a cat and a dog, please.\n" * 12
-        result = self.ok("chat", MODEL, "-n", 8, "--temp", 0, "--json", "--ctx", 256, stdin=lines)
+        result = self.ok(*TALK, "-n", 8, "--temp", 0, "--json", "--ctx", 256, stdin=lines)
         answers = [json.loads(line) for line in result.out.splitlines()]
         self.assertEqual(len(answers), 12)
         self.assertGreater(answers[-1]["forgotten_turns"], 0)
@@ -151,6 +208,7 @@ class Chat(driver.CliTest):
         process = subprocess.Popen(
             [driver.BIN, "chat", *map(str, arguments)],
             stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+            env={**os.environ, "TERM": "dumb"},
             preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0))
         os.close(theirs)
         seen = b""

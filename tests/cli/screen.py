@@ -10,7 +10,7 @@ import unicodedata
 
 import driver
 
-CODES = re.compile(r"\x1b(?:\[([0-9;]*)([A-Za-z])|([78D]))")
+CODES = re.compile(r"\x1b(?:\[([?0-9;]*)([A-Za-z@])|([78D]))")
 
 
 class Screen:
@@ -21,6 +21,7 @@ class Screen:
     def __init__(self, columns, rows=24):
         self.columns, self.rows = columns, rows
         self.lines = [[] for _ in range(rows)]
+        self.soft = set()  # rows that go on in the next one: nothing but the border ended them
         self.row = self.column = 0  # the row counts from the first kept line
         self.full = False
         self.saved = (0, 0)  # row on the screen, column
@@ -41,9 +42,16 @@ class Screen:
 
     def put(self, character):
         if unicodedata.combining(character):
+            cell = self.column if self.full else self.column - 1
+            line = self.lines[self.row]
+            while 0 < cell < len(line) and line[cell] == "":  # the second half of a wide one
+                cell -= 1
+            if 0 <= cell < len(line):
+                line[cell] += character
             return
         wide = 2 if unicodedata.east_asian_width(character) in "WF" else 1
         if self.full or self.column + wide > self.columns:
+            self.soft.add(self.row)
             self.down()
             self.column = 0
         line = self.lines[self.row]
@@ -55,16 +63,30 @@ class Screen:
             self.looks.append(self.text())
 
     def obey(self, numbers, letter, single):
-        if letter == "m":
+        if letter == "m" or numbers.startswith("?"):
             return
+        line = self.lines[self.row]
         if letter == "A":
             self.row = max(self.row - int(numbers or 1), self.top())
+        elif letter == "C":
+            self.column = min(self.column + int(numbers or 1), self.columns - 1)
+        elif letter == "D":
+            self.column = max(self.column - int(numbers or 1), 0)
+        elif letter == "G":
+            self.column = int(numbers or 1) - 1
+        elif letter == "K" and numbers in ("", "0"):
+            del line[self.column:]
+            self.soft.discard(self.row)
+        elif letter == "P":
+            del line[self.column:self.column + int(numbers or 1)]
+        elif letter == "@":
+            line[self.column:self.column] = [" "] * int(numbers or 1)
+            del line[self.columns:]
         elif letter == "J" and numbers in ("", "0"):
             del self.lines[self.row][self.column:]
             for line in self.lines[self.row + 1:]:
                 line.clear()
-        elif letter == "K" and numbers in ("", "0"):
-            del self.lines[self.row][self.column:]
+            self.soft = {row for row in self.soft if row < self.row}
         elif single == "D":
             self.down()
         elif single == "7":
@@ -74,6 +96,37 @@ class Screen:
         else:
             raise AssertionError(f"an escape code that the screen does not know: {letter or single}")
         self.full = False
+
+    def resize(self, columns):
+        """Breaks long lines anew, as most terminals do; the cursor stays with its character."""
+        joined, cursor = [], None
+        for row, line in enumerate(self.lines):
+            if row - 1 not in self.soft:
+                joined.append([])
+            if row == self.row:
+                cursor = len(joined) - 1, len(joined[-1]) + self.column + self.full
+            joined[-1] += line
+        while len(joined) > cursor[0] + 1 and not joined[-1]:
+            joined.pop()
+        self.columns, self.lines, self.soft = columns, [], set()
+        for number, line in enumerate(joined):
+            begin = 0
+            while True:
+                end = min(begin + columns, len(line))
+                if end < len(line) and line[end] == "":  # a wide one is not cut in two
+                    end -= 1
+                self.lines.append(line[begin:end])
+                if cursor[0] == number and begin <= cursor[1] and (
+                        cursor[1] < end or end == len(line)):
+                    self.row = len(self.lines) - 1
+                    self.column = min(cursor[1] - begin, columns - 1)
+                    self.full = False
+                if end == len(line):
+                    break
+                self.soft.add(len(self.lines) - 1)
+                begin = end
+        self.lines += [[] for _ in range(self.rows - len(self.lines))]
+        return self
 
     def feed(self, text):
         at = 0
@@ -88,6 +141,10 @@ class Screen:
                 self.down()
             elif character == "\r":
                 self.column, self.full = 0, False
+            elif character == "\b":
+                self.column, self.full = max(self.column - 1, 0), False
+            elif character == "\a":
+                continue
             elif character == "\t":
                 self.column = min(self.column // 8 * 8 + 8, self.columns - 1)
             elif character >= " ":

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,9 @@ std::unique_ptr<model::Engine> engine_of(std::shared_ptr<const model::Model> mod
     return model::make_engine(std::move(model), options);
 }
 
+// The reference models have no template, and would continue texts.
+text::ChatOptions plain() { return {.template_file = "plain"}; }
+
 // A lost device answers no further question: the program ends.
 TEST(Conversation, GoesOnAfterWhatAPersonCanDoBetter) {
     EXPECT_TRUE(may_go_on(ErrorKind::input));
@@ -48,7 +53,7 @@ TEST(Conversation, GoesOnAfterWhatAPersonCanDoBetter) {
 TEST(Conversation, KeepsItsHistory) {
     const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
     model::Engine& engine = *opened_engine;
-    Conversation chat(engine, "Be brief.");
+    Conversation chat(engine, "Be brief.", plain());
     const Generated first = chat.answer("Hello", greedy(5));
     const Generated second = chat.answer("And you?", greedy(5));
     ASSERT_EQ(chat.messages().size(), 5u);
@@ -82,7 +87,7 @@ TEST(Conversation, ATemplateFindsItsBeginningInTheCache) {
 TEST(Conversation, ForgetsTheOldestTurnsAndKeepsTheSystemMessage) {
     const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 192);
     model::Engine& engine = *opened_engine;
-    Conversation chat(engine, "Be brief.");
+    Conversation chat(engine, "Be brief.", plain());
     for (int i = 0; i < 10; ++i) {
         chat.answer("A question about the weather, number " + std::to_string(i), greedy(4));
     }
@@ -94,7 +99,7 @@ TEST(Conversation, ForgetsTheOldestTurnsAndKeepsTheSystemMessage) {
 TEST(Conversation, ATurnThatFailsIsNone) {
     const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 128);
     model::Engine& engine = *opened_engine;
-    Conversation chat(engine, "");
+    Conversation chat(engine, "", plain());
     const Generated first = chat.answer("Hello", greedy(3));
     EXPECT_THROW(chat.answer(std::string(4000, 'x'), greedy(3)), Error);
     ASSERT_EQ(chat.messages().size(), 2u);
@@ -106,7 +111,7 @@ TEST(Conversation, ATurnThatFailsIsNone) {
 TEST(Conversation, AnAnswerThatWasStoppedStays) {
     const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
     model::Engine& engine = *opened_engine;
-    Conversation chat(engine, "");
+    Conversation chat(engine, "", plain());
     const Generated made =
         chat.answer("Hello", greedy(100), [](std::string_view) { return false; });
     EXPECT_EQ(made.reason, StopReason::cancelled);
@@ -197,7 +202,7 @@ TEST(Session, AsManyTokensAsThereCanBe) {
 TEST(Conversation, ATurnCancelledBeforeItsAnswerIsNone) {
     const std::unique_ptr<model::Engine> opened_engine = engine_of(reference("llama2"), 512);
     model::Engine& engine = *opened_engine;
-    Conversation chat(engine, "");
+    Conversation chat(engine, "", plain());
     GenerateOptions options = greedy(5);
     options.cancelled = [] { return true; };
     EXPECT_EQ(chat.answer("Hello", options).reason, StopReason::cancelled);
@@ -237,11 +242,11 @@ TEST(Prompt, AModelWithoutTokenizerIsAnError) {
 
 TEST(Conversation, GoesOnFromMessagesThatAreGiven) {
     const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 512);
-    Conversation first(*engine, "Be brief.");
+    Conversation first(*engine, "Be brief.", plain());
     first.answer("Hello", greedy(5));
     const Generated want = first.answer("And you?", greedy(5));
 
-    Conversation other(*engine, "");
+    Conversation other(*engine, "", plain());
     other.answer("Something else", greedy(3));
     const auto& said = first.messages();
     other.restore({said[0], said[1], said[2]});
@@ -256,7 +261,7 @@ TEST(Conversation, GoesOnFromMessagesThatAreGiven) {
 
 TEST(Conversation, TheSystemPromptCanBeSetAndTakenAway) {
     const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 512);
-    Conversation with(*engine, "Be brief."), later(*engine, "");
+    Conversation with(*engine, "Be brief.", plain()), later(*engine, "", plain());
     const Generated without = later.answer("Hello", greedy(6));
     later.clear();
     later.set_system("Be brief.");
@@ -271,7 +276,7 @@ TEST(Conversation, TheSystemPromptCanBeSetAndTakenAway) {
 
 TEST(Conversation, SaysWhatItForgot) {
     const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 128);
-    Conversation chat(*engine, "");
+    Conversation chat(*engine, "", plain());
     std::vector<std::string> dropped;
     for (int i = 0; i < 8; ++i) {
         chat.answer("This is question number " + std::to_string(i) + ", of eight.", greedy(8));
@@ -284,6 +289,89 @@ TEST(Conversation, SaysWhatItForgot) {
     }
     EXPECT_THROW(chat.answer(std::string(2000, 'x'), greedy(1)), Error);
     EXPECT_TRUE(chat.dropped().empty());  // the failed turn does not count
+}
+
+TEST(Conversation, AModelWithoutATemplateContinuesTexts) {
+    const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 512);
+    Conversation chat(*engine, "");
+    ASSERT_TRUE(chat.writer().continues_texts());
+    const auto want = [&](const std::string& text) {
+        return Session(*engine).generate(encode_prompt(engine->model(), text), greedy(6)).ids;
+    };
+    EXPECT_EQ(chat.answer("Once upon a time", greedy(6)).ids, want("Once upon a time"));
+    // Every text is one of its own: nothing of the first is in the second.
+    EXPECT_EQ(chat.answer("The dog", greedy(6)).ids, want("The dog"));
+    ASSERT_EQ(chat.messages().size(), 2u);
+    EXPECT_EQ(chat.messages()[0].content, "The dog");
+    EXPECT_EQ(chat.answer_again(greedy(6)).ids, want("The dog"));
+    EXPECT_THROW(chat.answer(std::string(4000, 'x'), greedy(3)), Error);
+    EXPECT_EQ(chat.messages()[0].content, "The dog");
+    EXPECT_THROW(chat.set_system("Be brief."), Error);
+    EXPECT_THROW(chat.restore({text::ChatMessage{"system", "Be brief."}}), Error);
+    EXPECT_THROW(Conversation(*engine, "Be brief."), Error);
+}
+
+TEST(Conversation, TakesATurnBack) {
+    const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 512);
+    Conversation chat(*engine, "Be brief.", plain());
+    EXPECT_EQ(chat.undo(), std::nullopt);
+    const Generated first = chat.answer("Hello", greedy(5));
+    const Generated second = chat.answer("And you?", greedy(5));
+    EXPECT_EQ(chat.turns(), 2u);
+    EXPECT_EQ(chat.undo(), "And you?");
+    ASSERT_EQ(chat.messages().size(), 3u);
+    EXPECT_EQ(chat.messages()[2].content, first.text);
+    EXPECT_EQ(chat.answer("And you?", greedy(5)).ids, second.ids);
+    EXPECT_EQ(chat.undo(), "And you?");
+    EXPECT_EQ(chat.undo(), "Hello");
+    EXPECT_EQ(chat.undo(), std::nullopt);
+    EXPECT_EQ(chat.messages().size(), 1u);
+}
+
+TEST(Conversation, AnswersAgain) {
+    const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 512);
+    Conversation chat(*engine, "", plain());
+    chat.answer("Hello", greedy(5));
+    const Generated second = chat.answer("And you?", greedy(5));
+    GenerateOptions other = greedy(7);
+    other.sampling.temperature = 2;
+    const Generated again = chat.answer_again(other);
+    EXPECT_EQ(again.prompt_tokens, second.prompt_tokens);
+    ASSERT_EQ(chat.messages().size(), 4u);
+    EXPECT_EQ(chat.messages()[3].content, again.text);
+    // Cancelled before its first token, or failed: the answer stays.
+    other.cancelled = [] { return true; };
+    EXPECT_TRUE(chat.answer_again(other).ids.empty());
+    ASSERT_EQ(chat.messages().size(), 4u);
+    EXPECT_EQ(chat.messages()[3].content, again.text);
+    other.cancelled = {};
+    other.sampling.top_p = 7;
+    EXPECT_THROW(chat.answer_again(other), Error);
+    ASSERT_EQ(chat.messages().size(), 4u);
+    EXPECT_EQ(chat.messages()[3].content, again.text);
+}
+
+// What a person sees while a long prompt is read.
+TEST(Session, TellsHowMuchOfThePromptIsRead) {
+    const std::unique_ptr<model::Engine> engine = engine_of(reference("llama2"), 512);
+    Session session(*engine);
+    const std::vector<std::int32_t> prompt(300, *engine->model().tokenizer->bos());
+    GenerateOptions options = greedy(5);
+    options.cancelled = [] { return false; };  // prompts are read in pieces
+    std::vector<std::int64_t> told;
+    bool text = false;
+    options.on_reading = [&](std::int64_t done, std::int64_t all) {
+        EXPECT_FALSE(text) << "before the first text";
+        EXPECT_EQ(all, 300);
+        told.push_back(done);
+    };
+    session.generate(prompt, options, [&](std::string_view) { return text = true; });
+    ASSERT_GT(told.size(), 2u);
+    EXPECT_TRUE(std::is_sorted(told.begin(), told.end()));
+    EXPECT_GT(told.front(), 0);
+    EXPECT_LT(told.front(), 300);
+    EXPECT_EQ(told.back(), 300);
+    EXPECT_EQ(std::count(told.begin(), told.end(), 300), 1);
 }
 
 }  // namespace

@@ -150,9 +150,12 @@ TEST(LiveSequence, AfterAnErrorItIsEmpty) {
 
 // ---- conversations --------------------------------------------------------------------------
 
+// The reference models have no template, and would continue texts.
+text::ChatOptions live_plain() { return {.template_file = "plain"}; }
+
 // The answer to the same messages in a new conversation.
 Generated afresh(const char* name, const Conversation& chat, const std::string& message,
-                 const GenerateOptions& options, const text::ChatOptions& how = {}) {
+                 const GenerateOptions& options, const text::ChatOptions& how = live_plain()) {
     const auto engine = engine_of(name);
     Conversation other(*engine, "", how, kStream);
     other.restore(chat.messages());
@@ -164,7 +167,7 @@ std::string question(int i) { return "What of the mill, and of wheel number " + 
 TEST(LiveConversation, GoesOnFarPastTheContext) {
     const auto engine = engine_of("llama2");
     ASSERT_LE(engine->options().context, 256);
-    Conversation chat(*engine, "Be brief.", {}, kStream);
+    Conversation chat(*engine, "Be brief.", live_plain(), kStream);
     int told = 0;
     std::int64_t tokens = 0, free = -1;
     for (int i = 0; i < 40; ++i) {
@@ -244,7 +247,7 @@ void expect_as_afresh(Conversation& chat, const std::string& message) {
 
 TEST(LiveConversation, GoesBackInTime) {
     const auto engine = engine_of("llama2");
-    Conversation chat(*engine, "Be brief.", {}, kStream);
+    Conversation chat(*engine, "Be brief.", live_plain(), kStream);
     const Generated first = chat.answer(question(0), sampled(12));
     for (int i = 1; i < 8; ++i) chat.answer(question(i), sampled(12));
     const std::vector<text::ChatMessage> kept = chat.messages();
@@ -297,7 +300,7 @@ TEST(LiveConversation, ATemplateThatRewritesIsEncodedAnew) {
 
 TEST(LiveConversation, AMessageOfAnyLength) {
     const auto engine = engine_of("llama2");
-    Conversation chat(*engine, "", {}, kStream);
+    Conversation chat(*engine, "", live_plain(), kStream);
     const std::string book(5000, 'x');
     const Generated made = chat.answer(book, sampled(5));
     EXPECT_EQ(made.ids.size(), 5u);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 
 #include "core/error.h"
 #include "temp_folder.h"
@@ -100,6 +101,28 @@ TEST(ChatWriter, SaysWhereThereIsNothingToGoBy) {
     const auto chatml = Tokenizer::from_data(data_with({"<|im_start|>", "<|im_end|>"}, ""));
     EXPECT_EQ(ChatWriter(*chatml, {}).notice(), "");
     EXPECT_EQ(ChatWriter(*chatml, {}).name(), "the ChatML format");
+}
+
+TEST(ChatWriter, AFormatIsNamedInPlaceOfATemplate) {
+    const auto model = Tokenizer::from_data(data_with({}, "its own"));
+    const ChatWriter chatml(*model, {.template_file = "chatml"});
+    EXPECT_EQ(chatml.render(kTalk, true),
+              "<|im_start|>user\nHi<a><|im_end|>\n<|im_start|>assistant\n");
+    EXPECT_EQ(chatml.name(), "the ChatML format");
+    EXPECT_EQ(chatml.stops(), chat_stops(ChatFormat::chatml));
+    const ChatWriter plain(*Tokenizer::from_data(data_with({}, "")), {.template_file = "plain"});
+    EXPECT_FALSE(plain.continues_texts());
+    EXPECT_EQ(plain.notice(), "");
+    for (const char* word : {"plain", "chatml", "llama2", "llama3", "mistral", "mistral-v1",
+                             "mistral-v3", "mistral-tekken"}) {
+        const std::optional<ChatFormat> format = chat_format_named(word);
+        ASSERT_TRUE(format) << word;
+        EXPECT_EQ(ChatWriter(*model, {.template_file = word}).render(kTalk, true),
+                  render_chat(*format, kTalk, true))
+            << word;
+    }
+    EXPECT_FALSE(chat_format_named("./chatml"));
+    EXPECT_THROW(ChatWriter(*model, {.template_file = "chatlm"}), Error);
 }
 
 TEST(ChatWriter, AModelWithoutATemplateContinuesTexts) {

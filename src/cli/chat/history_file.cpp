@@ -34,6 +34,14 @@ class Fd {
     int fd_;
 };
 
+// A newline within a message. No message has another: pasted ones become newlines.
+constexpr char kNewline = '\r';
+
+std::string as_row(std::string line) {
+    std::replace(line.begin(), line.end(), '\n', kNewline);
+    return line + "\n";
+}
+
 // All lines of the file, or its last ones if it is unexpectedly long.
 std::vector<std::string> all_lines(const std::string& path) {
     // A FIFO of that name must not block the program.
@@ -48,6 +56,7 @@ std::vector<std::string> all_lines(const std::string& path) {
     std::vector<std::string> lines;
     std::istringstream stream(text);
     for (std::string line; std::getline(stream, line);) {
+        std::replace(line.begin(), line.end(), kNewline, '\n');
         if (!line.empty()) lines.push_back(line);
     }
     if (begin > 0 && !lines.empty()) lines.erase(lines.begin());  // it is incomplete
@@ -88,7 +97,7 @@ void add_to_history(const std::string& path, const std::string& line) {
         ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, kMode));
     struct stat status {};
     if (file.get() < 0 || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return;
-    const std::string text = line + "\n";
+    const std::string text = as_row(line);
     // One write, so that lines of two programs do not mix. Errors are ignored.
     if (::write(file.get(), text.data(), text.size()) < 0) return;
 }
@@ -99,7 +108,7 @@ void shorten_history(const std::string& path) {
     try {
         OutputFile file(path, kMode);
         for (std::size_t i = lines.size() - kHistoryLines; i < lines.size(); ++i) {
-            file.write(lines[i] + "\n");
+            file.write(as_row(lines[i]));
         }
         file.commit();
     } catch (const Error&) {  // it stays long

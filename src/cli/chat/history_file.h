@@ -1,4 +1,5 @@
-// The history of lines typed in earlier conversations: a private file, one line each.
+// The history of messages typed in earlier conversations: a private file, a row each. The newlines
+// of a message of several lines are written as \r.
 #pragma once
 
 #include <string>

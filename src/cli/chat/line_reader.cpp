@@ -7,30 +7,60 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
+#include <utility>
 
+#include "cli/colour.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 
 namespace mr::cli {
 namespace {
 
-// Far more than a context holds.
-constexpr std::size_t kMostLineMiB = 16;
+[[noreturn]] void throw_too_long(const char* what) {
+    throw Error::input({.file = "standard input",
+                        .problem = fmt::format("{} is longer than {} MiB", what, kMostMessageMiB),
+                        .remedy = "end every message with a newline"});
+}
+
+constexpr std::string_view kQuotes = "\"\"\"";
+
+// Where a text between triple quotes begins: in a message or in a command's words; npos: nowhere.
+std::size_t quotes_of(std::string_view text) {
+    if (text.starts_with(kQuotes)) return 0;
+    if (!text.starts_with('/') || text.starts_with("//")) return std::string_view::npos;
+    const std::size_t word = text.find_first_of(" \t\n");
+    const std::size_t at = text.find_first_not_of(" \t", word);
+    const bool there = word != std::string_view::npos && at != std::string_view::npos;
+    return there && text.substr(at).starts_with(kQuotes) ? at : std::string_view::npos;
+}
+
+// The backslash at the end of a line that goes on. LaTeX ends lines with two.
+bool goes_on(std::string_view text) {
+    const std::size_t last = text.find_last_not_of('\\');
+    const std::size_t count = text.size() - (last == std::string_view::npos ? 0 : last + 1);
+    return count % 2 == 1;
+}
+
+// Without the quotes, and the newlines beside them.
+std::string unquoted(std::string_view text, std::size_t at) {
+    std::string_view inside = text.substr(at + kQuotes.size());
+    if (inside.ends_with(kQuotes)) inside.remove_suffix(kQuotes.size());
+    if (inside.starts_with('\n')) inside.remove_prefix(1);
+    if (inside.ends_with('\n')) inside.remove_suffix(1);
+    return std::string(text.substr(0, at)).append(inside);
+}
 
 // Not a stream: a read interrupted by Ctrl-C must return.
 class PlainLines final : public LineReader {
   public:
-    Outcome next(std::string& line) override {
-        if (stdin_is_terminal()) out(kChatPrompt);
+    Outcome next(std::string& line, bool more) override {
+        if (stdin_is_terminal()) {
+            out(painted(STDOUT_FILENO, Look::prompt, more ? kMorePrompt : kChatPrompt));
+        }
         for (;;) {
             const std::size_t newline = buffer_.find('\n', searched_);
             searched_ = buffer_.size();
-            if (std::min(newline, buffer_.size()) > kMostLineMiB << 20) {
-                throw Error::input(
-                    {.file = "standard input",
-                     .problem = fmt::format("a line is longer than {} MiB", kMostLineMiB),
-                     .remedy = "end every message with a newline"});
-            }
+            if (std::min(newline, buffer_.size()) > kMostMessageMiB << 20) throw_too_long("a line");
             if (newline != std::string::npos || (ended_ && !buffer_.empty())) {
                 line = buffer_.substr(0, newline);
                 buffer_.erase(0, newline == std::string::npos ? newline : newline + 1);
@@ -62,11 +92,47 @@ class PlainLines final : public LineReader {
 
 }  // namespace
 
-std::unique_ptr<LineReader> make_line_reader() {
+std::unique_ptr<LineReader> make_line_reader(Completer completer) {
     if (stdin_is_terminal() && ::isatty(STDOUT_FILENO) == 1) {
-        if (std::unique_ptr<LineReader> edited = make_edited_line_reader()) return edited;
+        if (auto edited = make_edited_line_reader(std::move(completer))) return edited;
     }
     return std::make_unique<PlainLines>();
+}
+
+LineReader::Outcome next_message(LineReader& reader, Message& to) {
+    std::string text;
+    std::size_t quotes = std::string::npos;
+    for (bool more = false;; more = true) {
+        std::string line;
+        const LineReader::Outcome outcome = reader.next(line, more);
+        if (outcome == LineReader::Outcome::interrupted) {
+            to = {more ? text + "\n" + line : line, false};
+            return outcome;
+        }
+        if (outcome == LineReader::Outcome::end) {
+            if (!more) return outcome;
+            break;
+        }
+        if (more) text += '\n';
+        text += line;
+        if (text.size() > kMostMessageMiB << 20) throw_too_long("a message");
+        if (!more) quotes = quotes_of(text);
+        if (quotes != std::string::npos) {
+            if (text.size() >= quotes + 2 * kQuotes.size() && text.ends_with(kQuotes)) break;
+        } else if (goes_on(text)) {
+            text.pop_back();
+        } else {
+            break;
+        }
+    }
+    reader.remember(text);
+    if (quotes == std::string::npos) {
+        to.one_line = text.find('\n') == std::string::npos;
+        to.text = std::move(text);
+    } else {
+        to = {unquoted(text, quotes), quotes > 0};
+    }
+    return LineReader::Outcome::line;
 }
 
 }  // namespace mr::cli

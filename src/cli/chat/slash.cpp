@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "cli/chat/saved_chat.h"
+#include "cli/chat/settings.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/nearest.h"
@@ -21,15 +25,20 @@ struct Known {
     const char* about;
 };
 constexpr Known kCommands[] = {
-    {"/help", "", "this list"},
+    {"/help", "", "this list; also /?"},
     {"/clear", "", "forget the conversation; the system prompt stays"},
+    {"/regen", "", "answer the last message anew, with the next seed"},
+    {"/undo", "", "take the last message and its answer back"},
     {"/system", "[WORDS]", "show the system prompt, or set it for the answers to come"},
+    {"/set", "[NAME [VALUE]]", "show the sampling options, or set one: /set temperature 0.7"},
     {"/seed", "[N]", "show the seed, or set it for the answers to come"},
+    {"/model", "[NAME]", "show the model, or go on with another; the conversation stays"},
     {"/save", "FILE", "write the conversation to a file"},
     {"/load", "FILE", "continue a conversation from a file"},
     {"/stats", "", "tokens, speed, and how full the context is"},
     {"/exit", "", "leave; also /bye and Ctrl-D"},
     {"/bye", "", nullptr},
+    {"/?", "", nullptr},
 };
 
 void say(const std::string& line) { err(line + "\n"); }
@@ -38,10 +47,14 @@ void help() {
     std::string text;
     for (const Known& known : kCommands) {
         if (!known.about) continue;
-        text += fmt::format("  {:<16}{}\n", fmt::format("{} {}", known.name, known.argument),
+        text += fmt::format("  {:<22}{}\n", fmt::format("{} {}", known.name, known.argument),
                             known.about);
     }
-    err(text + "A message that begins with a slash is written with two: //usr is a folder.\n");
+    err(text +
+        "A message that begins with a slash is written with two: //usr is a folder.\n"
+        "Several lines: end them with \\, or put \"\"\" before the first and after the last. What "
+        "is "
+        "pasted is one\nmessage. Tab completes commands, settings and file names.\n");
 }
 
 void stats(const ChatState& state) {
@@ -86,7 +99,41 @@ void seed(ChatState& state, const std::string& word) {
         throw Error::usage(
             {.field = "/seed", .value = one_line(word), .problem = "is not a whole number"});
     }
-    state.generate.sampling.seed = value;
+    set_option_of_chat(state, "seed", fmt::format("{}", value));
+}
+
+// NAME VALUE, NAME=VALUE, or NAME alone, which shows it.
+void setting(ChatState& state, std::string argument) {
+    if (argument.empty()) return err(settings_text(state.generate));
+    const std::size_t end = std::min(argument.find_first_of(" \t="), argument.size());
+    const std::string name = argument.substr(0, end);
+    std::size_t from = std::min(argument.find_first_not_of(" \t", end), argument.size());
+    if (argument.substr(from).starts_with('=')) {
+        from = std::min(argument.find_first_not_of(" \t", from + 1), argument.size());
+    }
+    const std::string value = argument.substr(from);
+    if (!value.empty()) set_option_of_chat(state, name, value);
+    err(settings_text(state.generate, name));
+}
+
+Slash again(ChatState& state, std::string& line) {
+    line = state.unanswered;
+    if (line.empty() && state.conversation.turns() == 0) {
+        throw Error::usage({.field = "/regen", .problem = "there is no answer yet"});
+    }
+    ++state.generate.sampling.seed;
+    note(state.generate.sampling.temperature > 0
+             ? fmt::format("(seed {})", state.generate.sampling.seed)
+             : "(at temperature 0 the answer will be the same: /set temperature 0.8)");
+    return Slash::again;
+}
+
+void undo(ChatState& state) {
+    if (!state.unanswered.empty()) state.unanswered.clear();
+    const std::optional<std::string> question = state.conversation.undo();
+    if (!question)
+        throw Error::usage({.field = "/undo", .problem = "there is no turn to take back"});
+    say(fmt::format("took back: {}", one_line(question->substr(0, 400))));
 }
 
 std::string need(const char* command, const std::string& argument) {
@@ -102,9 +149,8 @@ void load(ChatState& state, const std::string& path) {
 }
 
 [[noreturn]] void refuse_word(const std::string& word) {
-    std::vector<std::string> names;
-    for (const Known& known : kCommands) names.emplace_back(known.name);
-    const std::string near = nearest(word, names);
+    // Every short command is near to a single slash.
+    const std::string near = word.size() < 2 ? "" : nearest(word, slash_commands());
     throw Error::usage({.field = one_line(word),
                         .problem = near.empty()
                                        ? "unknown command"
@@ -115,22 +161,50 @@ void load(ChatState& state, const std::string& path) {
 
 }  // namespace
 
+std::vector<std::string> slash_commands() {
+    std::vector<std::string> names;
+    for (const Known& known : kCommands) names.emplace_back(known.name);
+    return names;
+}
+
+void set_option_of_chat(ChatState& state, const std::string& name, const std::string& value) {
+    change_setting(state.generate, name, value);
+    if (state.generate.max_tokens < 0) {
+        state.generate.max_tokens =
+            state.stream ? std::numeric_limits<int>::max() - 1 : static_cast<int>(state.context);
+    }
+    state.settings.emplace_back(name, value);
+}
+
 Slash obey(ChatState& state, std::string& line) {
     if (!line.starts_with('/')) return Slash::message;
     if (line.starts_with("//")) {
         line.erase(0, 1);
         return Slash::message;
     }
-    const std::size_t end = std::min(line.find_first_of(" \t"), line.size());
+    const std::size_t end = std::min(line.find_first_of(" \t\n"), line.size());
     const std::string word = line.substr(0, end);
-    const std::size_t from = line.find_first_not_of(" \t", end);
+    const std::size_t from = line.find_first_not_of(" \t\n", end);
     std::string argument = from == std::string::npos ? "" : line.substr(from);
     while (argument.ends_with(' ') || argument.ends_with('\t')) argument.pop_back();
     if (word == "/exit" || word == "/bye") return Slash::leave;
-    if (word == "/help") {
+    if (word == "/regen") return again(state, line);
+    if (word == "/help" || word == "/?") {
         help();
     } else if (word == "/clear") {
         state.conversation.clear();
+        state.unanswered.clear();
+    } else if (word == "/undo") {
+        undo(state);
+    } else if (word == "/set") {
+        setting(state, argument);
+    } else if (word == "/model") {
+        line = argument;
+        if (!argument.empty()) return Slash::model;
+        say(fmt::format("{}: {}", one_line(state.model),
+                        state.conversation.writer().continues_texts()
+                            ? "continues texts"
+                            : state.conversation.writer().name()));
     } else if (word == "/system") {
         system_prompt(state, argument);
     } else if (word == "/seed") {
