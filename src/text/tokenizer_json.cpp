@@ -164,8 +164,9 @@ class Loader : JsonFields {
             data_.types[i] = token.special ? TokenType::control : TokenType::user_defined;
         }
         // Of two with the same text the later one holds.
-        std::erase_if(data_.added, [&](const AddedToken& a) { return a.text == token.text; });
-        data_.added.push_back(std::move(token));
+        const auto [entry_at, is_new] = added_at_.emplace(token.text, data_.added.size());
+        if (is_new) data_.added.emplace_back();
+        data_.added[entry_at->second] = std::move(token);
     }
 
     void merges(JsonValue model) {
@@ -211,8 +212,9 @@ class Loader : JsonFields {
             return char_at(text, 0).size == text.size() || find_piece(std::string(text));
         };
         for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
-            if (data_.types[i] != TokenType::normal) continue;
             const std::string_view token = data_.tokens[i];
+            // Longer ones are refused later, like those of other vocabularies without merges.
+            if (data_.types[i] != TokenType::normal || token.size() > 1024) continue;
             for (std::size_t cut = 1; cut < token.size(); ++cut) {
                 if (is_part(token.substr(0, cut)) && is_part(token.substr(cut))) {
                     throw fail("model.merges", nullptr,
@@ -440,6 +442,7 @@ class Loader : JsonFields {
     std::size_t vocabulary_size_ = 0;
     std::size_t only_added_ = 0;  // added tokens so far that are not in model.vocab
     std::unordered_map<std::string, std::int32_t> ids_;
+    std::unordered_map<std::string, std::size_t> added_at_;  // by text: its place in data_.added
 };
 
 TokenizerData load_json(std::string_view text, const std::string& name, std::string_view config) {

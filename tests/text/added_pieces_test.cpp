@@ -186,6 +186,20 @@ TEST(AddedPieces, WhiteSpaceAfterATokenIsSearched) {
     EXPECT_EQ(tokenizer->encode("<x>\n\na<x>"), (Ids{257, 258, 258, 'a', 257}));
 }
 
+// As Hugging Face's library: of two with the same text the later one holds, with the id of the
+// first.
+TEST(AddedPieces, TheLaterOfTwoHolds) {
+    json root =
+        byte_level_json({{"<x>", false, false}, {"<x>", true, false}, {"<y>", false, false}});
+    root["added_tokens"][0]["rstrip"] = true;
+    root["added_tokens"][1]["id"] = 257;
+    root["added_tokens"][2]["id"] = 258;
+    const auto tokenizer = Tokenizer::from_json(root.dump(), "t.json");
+    EXPECT_EQ(tokenizer->encode("<x> <y>"), (Ids{257, ' ', 258}));
+    EXPECT_TRUE(tokenizer->is_special(257));
+    EXPECT_EQ(tokenizer->data().added.size(), 2u);
+}
+
 // \w: letters, marks, decimal digits, connectors; not other numbers.
 TEST(AddedPieces, WordsAreThoseOfRegularExpressions) {
     for (const char32_t c : {U'a', U'Z', U'0', U'_', U'é', U'\u0301', U'\u203F', U'\u2167',
