@@ -38,7 +38,7 @@ set(tsan_left_out
     train/run_setup train/sampler train/story_floor train/trainer
     serve/answer serve/api serve/api_generate serve/api_messages serve/api_request serve/api_structure
     serve/api_text serve/calls serve/fields serve/fingerprint serve/format_anthropic serve/format_openai
-    serve/gate serve/grammars
+    serve/gate serve/grammars serve/lobby
     # What starts no thread: readers and writers of files, templates, schemas and their patterns.
     formats/bytes formats/gguf* formats/json* formats/llama2c formats/safetensors
     model/io/convert model/io/convert_gguf model/io/convert_huggingface model/io/convert_tensors
