@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <ctime>
+#include <new>
 #include <random>
 
 #include "core/printable.h"
@@ -162,23 +163,10 @@ void Api::handle(const ExchangePtr& exchange) {
     exchange->reply(std::move(reply));
 }
 
-void Api::run(const Route& route, const ExchangePtr& exchange) {
+void Api::answer_failures(const ExchangePtr& exchange, const std::function<void()>& work) {
     const bool other = anthropic(exchange->request());
     try {
-        formats::JsonDocument document;
-        if (!route.fields) {
-            return (this->*route.run)({exchange, Fields()});
-        }
-        try {
-            document = formats::JsonDocument::parse(exchange->request().body, "", "", kLimits);
-        } catch (const Error& error) {
-            throw Failure::bad("", fmt::format("the body of the request {}", error.what()),
-                               "invalid_json");
-        }
-        const Fields fields(document.root(), route.fields);
-        heed_unknown(fields);
-        require_model(fields.text("model"));
-        (this->*route.run)({exchange, fields});
+        work();
     } catch (const Failure& failure) {
         exchange->reply(failure_reply(failure, other));
     } catch (const Error& error) {
@@ -210,6 +198,44 @@ void Api::heed_unknown(const Fields& fields) {
             note_("further unknown fields of requests are counted, and not named here");
         }
     }
+}
+
+void Api::run(const Route& route, const ExchangePtr& exchange) {
+    answer_failures(exchange, [&] {
+        if (!route.fields) return (this->*route.run)({exchange, Fields()});
+        auto body = std::make_shared<Body>();
+        try {
+            body->document =
+                formats::JsonDocument::parse(exchange->request().body, "", "", kLimits);
+        } catch (const Error& error) {
+            throw Failure::bad("", fmt::format("the body of the request {}", error.what()),
+                               "invalid_json");
+        }
+        body->fields = Fields(body->document.root(), route.fields);
+        heed_unknown(body->fields);
+        require_model(body->fields.text("model"));
+        answer(route, exchange, std::move(body), false);
+    });
+}
+
+void Api::answer(const Route& route, const ExchangePtr& exchange, std::shared_ptr<const Body> body,
+                 bool compiles) {
+    try {
+        return (this->*route.run)({exchange, body->fields, compiles});
+    } catch (const NotCompiled&) {
+    }
+    const std::size_t bytes = exchange->request().body.size();
+    const auto compile = [this, &route, exchange, body = std::move(body)] {
+        try {
+            answer_failures(exchange, [&] { answer(route, exchange, body, true); });
+        } catch (const std::exception& error) {
+            const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+            exchange->reply(
+                refuse(exchange->request(), 500, memory ? "out of memory" : error.what()));
+            exchange->cut();  // if an answer had begun
+        }
+    };
+    compiling_.put(gate_.client_of(exchange->request()), {exchange, bytes, compile});
 }
 
 // ---- what a server says of itself --------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include "decode/generate.h"
 #include "formats/json_writer.h"
 #include "serve/answer.h"
+#include "serve/compile_queue.h"
 #include "serve/desk.h"
 #include "serve/fields.h"
 #include "serve/gate.h"
@@ -24,6 +25,7 @@
 #include "serve/metrics.h"
 #include "text/chat_tools.h"
 #include "text/chat_writer.h"
+#include "text/grammar/response_format.h"
 
 namespace mr::serve {
 
@@ -73,6 +75,14 @@ class Api {
     struct Call {
         const ExchangePtr& exchange;
         const Fields& fields;
+        bool compiles = true;  // grammars; a worker leaves that to the queue
+    };
+    // The grammar of a request is not there, and its thread compiles none.
+    struct NotCompiled {};
+    // A request's body, for as long as it waits to be answered.
+    struct Body {
+        formats::JsonDocument document;
+        Fields fields;
     };
     struct Route {
         const char* method;
@@ -89,6 +99,10 @@ class Api {
     };
     static const std::vector<Route>& routes();
     void run(const Route& route, const ExchangePtr& exchange);
+    void answer(const Route& route, const ExchangePtr& exchange, std::shared_ptr<const Body> body,
+                bool compiles);
+    // Runs `work`; what it throws becomes the answer.
+    static void answer_failures(const ExchangePtr& exchange, const std::function<void()>& work);
     const HttpReply* page(const std::string& path) const;
     static HttpReply page_reply(const HttpReply& file, const HttpRequest& request);
     void add_memory(formats::JsonWriter& json) const;
@@ -114,7 +128,7 @@ class Api {
     void chat_completions(const Call& call);
     void completions(const Call& call);
     void messages(const Call& call);
-    Desk::Work answer_to(const Fields& fields, bool anthropic, FormatOptions& format);
+    Desk::Work answer_to(const Call& call, bool anthropic, FormatOptions& format);
     void give_one(const Call& call, Desk::Work work, std::unique_ptr<Format> format);
 
     // Parts shared by requests. All throw Failure.
@@ -138,10 +152,13 @@ class Api {
     // api_structure.cpp
     static Tools tools(const Fields& fields, bool anthropic);
     ops::Adjustments adjustments(const Fields& fields) const;
+    // The format that the text is to have, by any of its names.
+    static text::grammar::TextFormat wanted_format(const Fields& fields);
     // Constrains the text to tool calls and to the requested format.
-    void bind(decode::GenerateOptions& options, FormatOptions& format, const Fields& fields,
+    void bind(decode::GenerateOptions& options, FormatOptions& format, const Call& call,
               const Tools& tools);
-    Grammars::MakeFilter filter(formats::JsonValue wanted, const Tools& tools,
+    Grammars::MakeFilter filter(const Call& call, const text::grammar::TextFormat& wanted,
+                                const Tools& tools, const text::grammar::ToolForm& form,
                                 std::vector<std::int32_t> banned);
     void require_autoregressive(const char* field) const;
     // api_request.cpp
@@ -180,6 +197,7 @@ class Api {
     std::vector<std::pair<std::string, HttpReply>> pages_;
     const std::uint64_t run_;  // prefix of ids
     mutable std::atomic<std::uint64_t> next_id_ = 0;
+    CompileQueue compiling_;  // last: its thread uses the others
 };
 
 }  // namespace mr::serve

@@ -36,12 +36,13 @@ void Api::give(const Call& call, std::vector<Desk::Work> works, std::shared_ptr<
 }
 
 // The work for an answer to a conversation; sets what `format` needs.
-Desk::Work Api::answer_to(const Fields& fields, bool anthropic, FormatOptions& format) {
+Desk::Work Api::answer_to(const Call& call, bool anthropic, FormatOptions& format) {
+    const Fields& fields = call.fields;
     Desk::Work work;
     work.options = generate_options(fields);
     format.stops = work.options.stop;
     const Conversation talk = conversation(fields, anthropic);
-    bind(work.options, format, fields, talk.tools);
+    bind(work.options, format, call, talk.tools);
     if (!talk.tools.list.empty()) work.options.show_special = false;  // calls are read without
     std::vector<std::string> stops;
     written(talk, fields, work.prompt, stops);
@@ -70,7 +71,7 @@ void Api::chat_completions(const Call& call) {
                            "invalid_value");
     }
     FormatOptions format = format_options("chatcmpl-", fields);
-    Desk::Work work = answer_to(fields, false, format);
+    Desk::Work work = answer_to(call, false, format);
     if (fields.flag("logprobs")) {
         work.options.logprobs = format.logprobs =
             static_cast<int>(fields.integer("top_logprobs", 0));
@@ -89,6 +90,7 @@ void Api::completions(const Call& call) {
     const Fields& fields = call.fields;
     decode::GenerateOptions options = generate_options(fields);
     FormatOptions format = format_options("cmpl-", fields);
+    bind(options, format, call, {});
     const int choices = static_cast<int>(fields.integer("n", 1));
     const std::int64_t asked = fields.integer("max_tokens", -1);
     const bool echo = fields.flag("echo");
@@ -135,7 +137,7 @@ void Api::completions(const Call& call) {
 
 void Api::messages(const Call& call) {
     FormatOptions format = format_options("msg_", call.fields);
-    Desk::Work work = answer_to(call.fields, true, format);
+    Desk::Work work = answer_to(call, true, format);
     give_one(call, std::move(work), messages_format(std::move(format)));
 }
 

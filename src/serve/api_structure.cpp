@@ -110,30 +110,6 @@ std::optional<grammar::ToolChoice> anthropic_choice(JsonValue choice,
           fmt::format("is {}, which is not one of the tools", printable(name.shown(), 100)));
 }
 
-// Anthropic's output_config as OpenAI's response_format; null: it asks for no format.
-formats::JsonDocument openai_format(JsonValue config) {
-    const auto format = config.find_set("format");
-    if (!format) return {};
-    const JsonValue type = (*format)["type"];
-    if (!(type == "json_schema")) wrong("output_config.format.type", "must be 'json_schema'");
-    const JsonValue schema = (*format)["schema"];
-    if (!schema.is_object()) wrong("output_config.format.schema", "must be a schema");
-    formats::JsonWriter json;
-    json.begin_object().member("type", "json_schema").key("json_schema").begin_object();
-    json.key("schema").raw(formats::dump_in_file_order(schema)).end_object().end_object();
-    return formats::JsonDocument::parse(json.text(), "", "", {.values = kMostValues});
-}
-
-// A fault of such a format, at its place in the request.
-Error anthropic_path(const Error& error) {
-    constexpr std::string_view kOpenAi = "response_format.json_schema";
-    ErrorInfo info = error.info();
-    if (info.field.starts_with(kOpenAi)) {
-        info.field = "output_config.format" + info.field.substr(kOpenAi.size());
-    }
-    return {error.kind(), info};
-}
-
 // Removes bans from the biases: under a grammar the filter applies them, since it knows whether
 // other tokens are left.
 std::vector<std::int32_t> take_banned(ops::Adjustments& adjust) {
@@ -211,45 +187,76 @@ Api::Tools Api::tools(const Fields& fields, bool anthropic) {
     return out;
 }
 
-void Api::bind(decode::GenerateOptions& options, FormatOptions& format, const Fields& fields,
+grammar::TextFormat Api::wanted_format(const Fields& fields) {
+    grammar::TextFormat out;
+    const char* given = nullptr;
+    const auto take = [&](const char* name, const auto& read) {
+        const auto value = fields.find(name);
+        grammar::TextFormat one = value ? read(*value, name) : grammar::TextFormat();
+        if (!one) return;
+        if (given) wrong(name, fmt::format("stands beside '{}': give one of them", given));
+        given = name;
+        out = std::move(one);
+    };
+    take("response_format", grammar::read_response_format);
+    take("guided_json", grammar::read_schema_format);
+    take("guided_regex", grammar::read_pattern_format);
+    take("guided_choice", grammar::read_choice_format);
+    take("structured_outputs", grammar::read_structured_outputs);
+    take("json_schema", grammar::read_schema_format);
+    take("output_config", [](JsonValue config, const std::string& name) {
+        const JsonValue format = config["format"];
+        if (format.is_null()) return grammar::TextFormat();
+        if (!(format["type"] == "json_schema"))
+            wrong(name + ".format.type", "must be 'json_schema'");
+        return grammar::read_schema_format(format["schema"], name + ".format.schema");
+    });
+    return out;
+}
+
+void Api::bind(decode::GenerateOptions& options, FormatOptions& format, const Call& call,
                const Tools& tools) {
-    JsonValue wanted = fields.find("response_format").value_or(JsonValue());
-    const auto config = fields.find("output_config");
-    const formats::JsonDocument own = config ? openai_format(*config) : formats::JsonDocument();
-    if (config) wanted = own.root();
-    const bool formatted = !wanted.is_null() && !(wanted["type"] == "text");
-    if (!formatted && tools.list.empty()) return;
-    const char* const field = tools.list.empty() ? "response_format" : "tools";
-    require_autoregressive(field);
-    if (formatted && !tools.list.empty() && !tools.choice.required) {
-        wrong("response_format",
-              "needs 'tool_choice' none or required beside 'tools': otherwise an answer may be "
-              "either");
-    }
+    const grammar::TextFormat wanted = wanted_format(call.fields);
+    if (!wanted && tools.list.empty()) return;
+    const std::string field =
+        tools.list.empty() ? wanted.path.substr(0, wanted.path.find('.')) : "tools";
+    require_autoregressive(field.c_str());
     if (options.ignore_end) {
         wrong("ignore_eos", fmt::format("is not for answers with '{}', which have an end", field));
     }
-    if (!tools.list.empty()) format.calls = tool_template_.form;
+    grammar::ToolForm form = tool_template_.form;
+    if (wanted && !tools.choice.required) {
+        for (const grammar::Tool& tool : tools.list) form.names.push_back(tool.name);
+    }
+    if (!tools.list.empty()) format.calls = form;
     try {
-        options.filter = filter(wanted, tools, take_banned(options.adjust));
+        options.filter = filter(call, wanted, tools, form, take_banned(options.adjust));
     } catch (const Error& error) {
-        if (!error.info().field.empty()) throw config ? anthropic_path(error) : error;
+        if (!error.info().field.empty()) throw;
         throw Failure::bad(field, error.what(), "not_supported");  // by the model
     }
 }
 
-Grammars::MakeFilter Api::filter(JsonValue wanted, const Tools& tools,
+Grammars::MakeFilter Api::filter(const Call& call, const grammar::TextFormat& wanted,
+                                 const Tools& tools, const grammar::ToolForm& form,
                                  std::vector<std::int32_t> banned) {
-    if (tools.list.empty()) {
-        return grammars_.filter(
-            "format " + formats::dump_in_file_order(wanted),
-            [&] { return std::move(*grammar::network_of_response_format(wanted)); },
-            std::move(banned));
-    }
     const grammar::ToolChoice& choice = tools.choice;
+    const bool called = !tools.list.empty();
+    std::string key = form.formatted() || !called ? wanted.key() : "";
+    if (called) {
+        key += fmt::format(" tools {} {} {} {}", choice.required, choice.several, choice.only,
+                           tools.json);
+    }
+    if (!call.compiles) {
+        if (auto known = grammars_.known(key, banned)) return *known;
+        throw NotCompiled();
+    }
     return grammars_.filter(
-        fmt::format("tools {} {} {} {}", choice.required, choice.several, choice.only, tools.json),
-        [&] { return grammar::network_of_tools(tools.list, choice, tool_template_.form); },
+        key,
+        [&] {
+            return called ? grammar::network_of_tools(tools.list, choice, form, wanted)
+                          : grammar::network_of_format(wanted);
+        },
         std::move(banned));
 }
 

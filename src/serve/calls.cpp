@@ -1,10 +1,45 @@
 #include "serve/calls.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 namespace mr::serve {
 
 using Kind = CallPart::Kind;
+
+namespace {
+
+constexpr std::size_t kMostNameLetters = 64;  // text/grammar/tools.h
+
+// Whether `text` is {"name": "NAME", "arguments": { with or without the blanks; empty: it may
+// become one.
+std::optional<bool> is_call_head(std::string_view text, std::string& name) {
+    bool short_of = false;
+    const auto literal = [&](std::string_view word) {
+        const std::string_view there = text.substr(0, word.size());
+        if (there != word.substr(0, there.size())) return false;
+        short_of = short_of || there.size() < word.size();
+        text.remove_prefix(there.size());
+        return true;
+    };
+    const auto blank = [&] { text.remove_prefix(text.starts_with(' ')); };
+    if (!literal("{\"name\":")) return false;
+    blank();
+    if (!literal("\"")) return false;
+    const std::size_t letters = std::min(text.find('"'), text.size());
+    if (letters > kMostNameLetters) return false;
+    name = text.substr(0, letters);
+    text.remove_prefix(letters);
+    if (!literal("\",")) return false;
+    blank();
+    if (!literal("\"arguments\":")) return false;
+    blank();
+    if (!literal("{")) return false;
+    return short_of ? std::nullopt : std::optional(true);
+}
+
+}  // namespace
 
 CallReader::CallReader(text::grammar::ToolForm form)
     : form_(std::move(form)), state_(form_.tagged() ? State::text : State::start) {}
@@ -29,7 +64,7 @@ std::vector<CallPart> CallReader::finish() {
     std::vector<CallPart> out;
     if (!held_.empty()) {
         add(out, Kind::text, std::exchange(held_, {}));
-        state_ = State::text;
+        state_ = State::free;
     }
     return out;
 }
@@ -37,24 +72,26 @@ std::vector<CallPart> CallReader::finish() {
 void CallReader::read(char c, std::vector<CallPart>& out) {
     switch (state_) {
         case State::start:
-            if (c != '{' && c != '[') {
-                state_ = State::text;
-                return read_text(c, out);
-            }
-            state_ = State::between;
+            state_ = c == '{' || c == '[' ? State::between : State::free;
+            if (state_ == State::free) return add(out, Kind::text, {&c, 1});
             [[fallthrough]];
         case State::between:
+            if (c == '{') {
+                state_ = State::header;
+                head_ = held_.size();
+            } else if (calls_ == 0 && !form_.tagged() && !held_.empty()) {
+                state_ = State::free;  // a list of something else
+            }
             if (calls_ == 0 || c == '{') held_ += c;
-            if (c != '{') return;
-            state_ = State::header;
-            strings_ = 0;
-            name_.clear();
+            if (state_ == State::free) add(out, Kind::text, std::exchange(held_, {}));
             return;
+        case State::free:
+            return add(out, Kind::text, {&c, 1});
         case State::text:
             return read_text(c, out);
         case State::header:
             held_ += c;
-            return read_header(c, out);
+            return read_header(out);
         case State::arguments:
             return read_arguments(c, out);
     }
@@ -62,30 +99,31 @@ void CallReader::read(char c, std::vector<CallPart>& out) {
 
 // The first byte of a tag occurs only once in it (network_of_tools).
 void CallReader::read_text(char c, std::vector<CallPart>& out) {
-    if (!form_.tagged()) return add(out, Kind::text, {&c, 1});
     if (c != form_.open[held_.size()]) {
         if (!held_.empty()) add(out, Kind::text, std::exchange(held_, {}));
-        if (c != form_.open[0]) return add(out, Kind::text, {&c, 1});
+        if (form_.formatted()) state_ = State::free;
+        if (form_.formatted() || c != form_.open[0]) return add(out, Kind::text, {&c, 1});
     }
     held_ += c;
     if (held_ == form_.open) state_ = State::between;
 }
 
-// The second string is the name, and the arguments begin after the third. None has an escape.
-void CallReader::read_header(char c, std::vector<CallPart>& out) {
-    if (c == '"') {
-        quoted_ = !quoted_;
-        if (quoted_) ++strings_;
-    } else if (quoted_) {
-        if (strings_ == 2) name_ += c;
-    } else if (c == '{' && strings_ == 3) {
-        add(out, Kind::call, name_);
-        held_.clear();
-        ++calls_;
-        state_ = State::arguments;
-        depth_ = 0;
-        read_arguments(c, out);
+void CallReader::read_header(std::vector<CallPart>& out) {
+    std::string name;
+    const auto call = is_call_head(std::string_view(held_).substr(head_), name);
+    if (!call) return;
+    const auto& names = form_.names;
+    const bool known = names.empty() || std::find(names.begin(), names.end(), name) != names.end();
+    if (!*call || !known) {
+        state_ = State::free;
+        return add(out, Kind::text, std::exchange(held_, {}));
     }
+    add(out, Kind::call, name);
+    held_.clear();
+    ++calls_;
+    state_ = State::arguments;
+    depth_ = 0;
+    read_arguments('{', out);
 }
 
 void CallReader::read_arguments(char c, std::vector<CallPart>& out) {

@@ -37,23 +37,23 @@ class CallReader {
     enum class State {
         start,      // before the first byte
         text,       // tagged form: text, or the beginning of a tag
+        free,       // text up to the end
         between,    // before or after a call
         header,     // {"name": "...", "arguments":
         arguments,  // inside the arguments
     };
     void read(char c, std::vector<CallPart>& out);
     void read_text(char c, std::vector<CallPart>& out);
-    void read_header(char c, std::vector<CallPart>& out);
+    void read_header(std::vector<CallPart>& out);
     void read_arguments(char c, std::vector<CallPart>& out);
     static void add(std::vector<CallPart>& out, CallPart::Kind kind, std::string_view bytes);
 
     text::grammar::ToolForm form_;
     State state_;
-    std::string held_;  // text to return if it turns out to be no call
-    std::string name_;
+    std::string held_;      // text to return if it turns out to be no call
+    std::size_t head_ = 0;  // where a call begins in it
     int calls_ = 0;
-    int strings_ = 0;  // in a header: strings begun so far
-    int depth_ = 0;    // of lists and objects in the arguments
+    int depth_ = 0;  // of lists and objects in the arguments
     bool quoted_ = false, escaped_ = false;
 };
 

@@ -14,6 +14,8 @@
 #include "ops/sample/adjust.h"
 #include "ops/sample/logprobs.h"
 #include "serve/failure.h"
+#include "text/grammar/regex.h"
+#include "text/grammar/schema.h"
 #include "text/grammar/tools.h"
 
 namespace mr::serve {
@@ -26,6 +28,8 @@ constexpr double kInt = std::numeric_limits<std::int32_t>::max();
 constexpr double kLong = 9007199254740991.0;
 constexpr double kBytes = 8 << 20;
 constexpr double kBiases = ops::kMostBiases;
+constexpr double kPattern = text::grammar::kMostPatternBytes;
+constexpr double kChoices = text::grammar::kMostEnumValues;
 constexpr double kTools = text::grammar::kMostTools;
 
 constexpr Field kModel{"model",
@@ -79,6 +83,18 @@ constexpr Field kMoreSampling[] = {
     {"stream_options", K::object, 0, 8, "none",
      "`include_usage`: one more chunk with the counts of tokens; `include_blocks`: for a diffusion "
      "model, its open block after every pass"},
+    {"response_format", K::object, 0, 16, "`{\"type\": \"text\"}`",
+     "`text`, `json_object`, or `json_schema` with a schema (docs/structured-output.md)"},
+    {"guided_json", K::mixed, 0, 0, "none", "vLLM's: a schema, or a text that holds one"},
+    {"guided_regex", K::text, 0, kPattern, "none", "a pattern that the whole text matches"},
+    {"guided_choice", K::list, 1, kChoices, "none", "texts, of which the answer is one"},
+    {"structured_outputs", K::object, 0, 16, "none",
+     "one of `json`, `regex`, `choice` (as the three above), or `json_object`"},
+    {"json_schema", K::object, 0, kInt, "none", "llama.cpp's: as `guided_json`"},
+    {"guided_grammar", K::text, 0, 0, "none", "not taken"},
+    {"guided_whitespace_pattern", K::text, 0, 0, "none", "not taken"},
+    {"grammar", K::text, 0, 0, "none", "not taken"},
+    {"guided_decoding_backend", K::ignored},
     {"user", K::ignored},
     {"metadata", K::ignored},
     {"store", K::ignored},
@@ -94,8 +110,6 @@ constexpr Field kChat[] = {
     {"max_tokens", K::integer, 1, kInt, "as `max_completion_tokens`", "its older name"},
     {"logprobs", K::boolean, 0, 0, "false", "of every token its log-probability"},
     {"top_logprobs", K::integer, 0, 20, "0", "... and so many of the most probable ones"},
-    {"response_format", K::object, 0, 16, "`{\"type\": \"text\"}`",
-     "`text`, `json_object`, or `json_schema` with a schema (docs/structured-output.md)"},
     {"tools", K::list, 0, kTools, "none", "of type function; `parameters` is a schema"},
     {"tool_choice", K::mixed, 0, 0, "auto",
      "`auto`, `none`, `required`, or a function of `tools` by its name"},

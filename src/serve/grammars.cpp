@@ -91,6 +91,20 @@ std::size_t Grammars::kept() const {
     return kept_.size();
 }
 
+Grammars::MakeFilter Grammars::filter_of(GrammarPtr grammar, std::vector<std::int32_t> banned) {
+    return [grammar = std::move(grammar), banned = std::move(banned)] {
+        return std::make_unique<Filter>(grammar, banned);
+    };
+}
+
+std::optional<Grammars::MakeFilter> Grammars::known(const std::string& key,
+                                                    const std::vector<std::int32_t>& banned) {
+    const std::lock_guard lock(mutex_);
+    GrammarPtr grammar = find(key);
+    if (!grammar) return std::nullopt;
+    return filter_of(std::move(grammar), banned);
+}
+
 Grammars::MakeFilter Grammars::filter(const std::string& key,
                                       const std::function<text::grammar::Network()>& make,
                                       std::vector<std::int32_t> banned) {
@@ -111,8 +125,7 @@ Grammars::MakeFilter Grammars::filter(const std::string& key,
             kept_.put(grammar.get(), grammar);
         }
     }
-    return
-        [grammar, banned = std::move(banned)] { return std::make_unique<Filter>(grammar, banned); };
+    return filter_of(std::move(grammar), std::move(banned));
 }
 
 }  // namespace mr::serve

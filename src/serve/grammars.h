@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,9 @@ class Grammars {
     Grammars(const text::Tokenizer& tokenizer, std::int32_t logits,
              std::vector<std::int32_t> ends = {}, std::size_t most_bytes = kMostBytes);
 
+    // The filter of a grammar that is there already.
+    std::optional<MakeFilter> known(const std::string& key,
+                                    const std::vector<std::int32_t>& banned = {});
     // `key` must identify everything `make` depends on. `banned` tokens are used only if no others
     // may come. Throws Error: what `make` throws, or if the tokens cannot write every text;
     // Failure: 503 if the grammars of other requests leave no room, 400 if it would not fit alone.
@@ -49,6 +53,7 @@ class Grammars {
 
   private:
     using GrammarPtr = std::shared_ptr<text::grammar::Grammar>;
+    static MakeFilter filter_of(GrammarPtr grammar, std::vector<std::int32_t> banned);
     // These need the mutex.
     GrammarPtr find(const std::string& key);
     std::size_t held();  // bytes

@@ -172,6 +172,41 @@ class Structure(Shared):
         none = self.chat(tools=TOOLS, tool_choice="none", max_tokens=10)["choices"][0]
         self.assertEqual(none["message"], self.chat(max_tokens=10)["choices"][0]["message"])
 
+    def test_a_format_beside_tools(self):
+        asked = {"tools": TOOLS, "response_format": schema_format(SCHEMA)}
+        texts = 0
+        for seed in range(8):
+            made = self.chat(**asked, seed=seed)["choices"][0]
+            if made["finish_reason"] == "stop":
+                self.check_fits(made["message"]["content"])
+                texts += 1
+            elif made["finish_reason"] == "tool_calls":
+                self.check_calls(made["message"])
+            events = self.server.events(PATH, {
+                "messages": CHAT, "max_tokens": 120, "seed": seed, "stream": True, **asked})[:-1]
+            self.assertEqual("".join(json.loads(data)["choices"][0]["delta"].get("content", "")
+                                     for _, data in events), made["message"]["content"] or "")
+        self.assertTrue(texts)
+        # An answer that begins with a bracket can only be a list of calls.
+        brace = self.server.ok("/tokenize", {"content": "a{"})["tokens"][-1]
+        made = self.chat(**asked, logit_bias={str(brace): -100})["choices"][0]
+        self.check_calls(made["message"], cut=made["finish_reason"] == "length")
+
+    def test_fields_of_other_servers(self):
+        for seed in range(4):
+            for field in ({"guided_choice": ["hill", "lake"]}, {"guided_regex": "hill|lake"},
+                          {"structured_outputs": {"choice": ["hill", "lake"]}},
+                          {"structured_outputs": {"regex": "(hill|lake)"}}):
+                made = self.chat(**field, seed=seed)["choices"][0]
+                self.assertIn(made["message"]["content"], ("hill", "lake"))
+                self.assertEqual(made["finish_reason"], "stop")
+            for field in ({"guided_json": PLACE}, {"guided_json": json.dumps(PLACE)},
+                          {"json_schema": PLACE}, {"structured_outputs": {"json": PLACE}},
+                          {"response_format": {"type": "json_object", "schema": PLACE}}):
+                made = self.server.ok("/v1/completions", {
+                    "prompt": START, "max_tokens": 40, "seed": seed, **field})["choices"][0]
+                self.assertIn(json.loads(made["text"])["place"], ("hill", "lake"))
+
     def test_conversations_with_tools(self):
         call = {"id": "a1", "type": "function", "function": {
             "name": "walk", "arguments": "{\"place\": \"hill\"}"}}
@@ -261,7 +296,8 @@ class Structure(Shared):
                 ({"response_format": schema_format({"not": {}})},
                  "response_format.json_schema.schema.not"),
                 ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
-                ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "response_format"),
+                ({"response_format": schema_format({"type": "object", "additionalProperties": True}),
+                  "tools": TOOLS}, "response_format.json_schema.schema"),
                 ({"tools": [{}]}, "tools.0.type"), ({"tools": [TOOLS[0], TOOLS[0]]}, "tools"),
                 ({"tools": TOOLS * 65}, "tools"), ({"tool_choice": "required"}, "tool_choice"),
                 ({"tools": TOOLS, "tool_choice": "maybe"}, "tool_choice"),

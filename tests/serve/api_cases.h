@@ -55,6 +55,11 @@ class CaughtExchange final : public Exchange {
         return {status_, body_};
     }
 
+    bool over() {
+        const std::lock_guard lock(mutex_);
+        return over_;
+    }
+
   private:
     void finish() {
         over_ = true;

@@ -82,6 +82,37 @@ TEST(CallReader, NoByteOfALaterCallIsLost) {
     EXPECT_EQ(read_calls(kPlain, list + kOne + "]").rest, "");
 }
 
+// A text in a format is a text, whatever it begins like.
+TEST(CallReader, FormattedTexts) {
+    const text::grammar::ToolForm tagged{"<tool_call>", "</tool_call>", {"now"}};
+    for (const char* text :
+         {R"({"name":"a","age":{"x":1}})", R"({"name": "a", "argument": {}})",
+          R"({"a":{"name":"b","arguments":{}}})", "[1,{}]", R"([[{"name":"a"}]])",
+          R"(["name","arguments",{}])", "3", R"("<tool_call>)", "x<tool_call>{"}) {
+        EXPECT_EQ(shown(read_calls(kPlain, text)), text);
+        EXPECT_EQ(shown(read_calls(tagged, text)), text);
+        EXPECT_FALSE(read_calls(tagged, text).called());
+        // As it comes, byte by byte.
+        CallReader reader(kPlain);
+        std::string out;
+        for (const char c : std::string_view(text)) {
+            for (const CallPart& part : reader.read({&c, 1})) {
+                EXPECT_EQ(part.kind, CallPart::Kind::text);
+                out += part.bytes;
+            }
+        }
+        for (const CallPart& part : reader.finish()) out += part.bytes;
+        EXPECT_EQ(out, text);
+    }
+    EXPECT_EQ(shown(read_calls(tagged, "<tool_call>" + kOne + "</tool_call>")), "|now({})");
+    EXPECT_EQ(shown(read_calls(tagged, "<tool<tool_call>" + kOne)), "<tool<tool_call>" + kOne);
+    const std::string stop = R"({"name":"stop","arguments":{}})";
+    EXPECT_EQ(shown(read_calls({.names = {"now"}}, stop)), stop);
+    EXPECT_EQ(shown(read_calls({.names = {"now", "stop"}}, stop)), "|stop({})");
+    const std::string long_name = R"({"name":")" + std::string(100, 'a') + R"(","arguments":{}})";
+    EXPECT_EQ(shown(read_calls(kPlain, long_name)), long_name);
+}
+
 class KeptWire final : public Exchange {
   public:
     const HttpRequest& request() const override { return request_; }
@@ -317,6 +348,51 @@ TEST(Grammars, CallsAreReadAsTheyWereBound) {
         }
     }
     EXPECT_EQ(grammars.kept(), 4U);
+}
+
+// Beside a format: what is no call fits the format, as the reader takes it apart.
+TEST(Grammars, FreeTextsBesideToolsFitTheFormat) {
+    const auto tokenizer = text::Tokenizer::bytes(256);
+    Grammars grammars(*tokenizer, 256);
+    const auto document = formats::JsonDocument::parse(kTwoTools, "tools");
+    const auto tools = text::grammar::read_tools(document.root());
+    const auto wanted = formats::JsonDocument::parse(
+        R"({"type": "json_schema", "json_schema": {"schema": {"type": "object", "properties":
+        {"name": {"type": "string", "maxLength": 9}, "on": {"type": "boolean"}},
+        "required": ["on"]}}})",
+        "format");
+    const auto format = text::grammar::read_response_format(wanted.root());
+    const auto alone = text::grammar::network_of_format(format);
+    std::mt19937 random(1);
+    for (text::grammar::ToolForm form : {kPlain, kTagged}) {
+        for (const auto& tool : tools) form.names.push_back(tool.name);
+        const auto make = grammars.filter(
+            "beside" + form.open, [&] { return network_of_tools(tools, {}, form, format); });
+        int texts = 0, calls = 0;
+        for (int i = 0; i < 200; ++i) {
+            const std::string text = drawn(*make(), random, 4000);
+            const CalledText made = read_calls(form, text);
+            if (made.called()) {
+                ++calls;
+                EXPECT_EQ(made.text, "") << text;
+            } else {
+                ++texts;
+                EXPECT_TRUE(matches(alone, made.text)) << text;
+                EXPECT_EQ(made.text, text);
+            }
+        }
+        EXPECT_GT(texts, 10);
+        EXPECT_GT(calls, 10);
+    }
+}
+
+TEST(Grammars, AGrammarIsKnownOnceItIsMade) {
+    const auto tokenizer = text::Tokenizer::bytes(256);
+    Grammars grammars(*tokenizer, 256);
+    EXPECT_FALSE(grammars.known("any"));
+    grammars.filter("any", [] { return text::grammar::network_of_any_object(); });
+    EXPECT_TRUE(grammars.known("any"));
+    EXPECT_FALSE(grammars.known("other"));
 }
 
 TEST(Grammars, BannedTokensComeWhereNothingElseCan) {

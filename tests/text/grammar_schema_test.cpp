@@ -1,4 +1,7 @@
 // Keyword by keyword: which texts a schema allows.
+#include <optional>
+#include <tuple>
+
 #include "grammar_cases.h"
 #include "text/grammar/response_format.h"
 
@@ -240,10 +243,28 @@ TEST(GrammarSchema, AnnotationsChangeNothing) {
     expect_refused(R"({"type": "null", "xorder": 1})", "schema.xorder", "not supported");
 }
 
+using ReadFormat = TextFormat (*)(formats::JsonValue, const std::string&);
+
+// The texts that a format allows, by matches().
+std::optional<Network> network_of(ReadFormat read, std::string_view text) {
+    const auto document = json(text);
+    const TextFormat format = read(document.root(), "f");
+    return format ? std::optional(network_of_format(format)) : std::nullopt;
+}
+
+// The path and the words of the error that a format gives.
+std::string format_error(ReadFormat read, std::string_view text) {
+    try {
+        network_of(read, text);
+    } catch (const Error& error) {
+        return error.info().field + " " + error.info().problem;
+    }
+    return "none";
+}
+
 TEST(GrammarSchema, ResponseFormats) {
     const auto network = [](std::string_view text) {
-        const auto document = json(text);
-        return network_of_response_format(document.root());
+        return network_of(read_response_format, text);
     };
     EXPECT_FALSE(network("null"));
     EXPECT_FALSE(network(R"({"type": "text"})"));
@@ -254,23 +275,81 @@ TEST(GrammarSchema, ResponseFormats) {
         "schema": {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}}})");
     EXPECT_TRUE(matches(*schema, R"({"a": 1})"));
     EXPECT_FALSE(matches(*schema, "{}"));
-    const auto field = [&](std::string_view text) {
-        try {
-            network(text);
-        } catch (const Error& error) {
-            return error.info().field;
-        }
-        return std::string("none");
-    };
-    EXPECT_EQ(field("1"), "response_format");
-    EXPECT_EQ(field("{}"), "response_format.type");
-    EXPECT_EQ(field(R"({"type": "xml"})"), "response_format.type");
-    EXPECT_EQ(field(R"({"type": "json_schema"})"), "response_format.json_schema");
-    EXPECT_EQ(field(R"({"type": "json_schema", "json_schema": {}})"),
-              "response_format.json_schema.schema");
-    EXPECT_EQ(field(R"({"type": "json_schema", "json_schema": {"schema": {"properties": {"x":
-                        {"pattern": "("}}}}})"),
-              "response_format.json_schema.schema.properties.x.pattern");
+    const auto own = network(R"({"type": "json_object", "schema": {"type": "null"}})");
+    EXPECT_TRUE(matches(*own, "null"));
+    EXPECT_FALSE(matches(*own, "{}"));
+    const std::pair<const char*, const char*> wrong[] = {
+        {"1", "f is not an object"},
+        {"{}", "f.type null is not a supported format"},
+        {R"({"type": "xml"})", "f.type "},
+        {R"({"type": "json_schema"})", "f.json_schema "},
+        {R"({"type": "json_schema", "json_schema": {}})", "f.json_schema.schema "},
+        {R"({"type": "json_object", "schema": 1})", "f.schema "},
+        {R"({"type": "json_schema", "json_schema": {"schema": {"properties": {"x":
+                        {"pattern": "("}}}}})",
+         "f.json_schema.schema.properties.x.pattern "}};
+    for (const auto& [text, error] : wrong) {
+        EXPECT_TRUE(format_error(read_response_format, text).starts_with(error))
+            << format_error(read_response_format, text);
+    }
+}
+
+void expect_format(ReadFormat read, std::string_view format,
+                   std::initializer_list<std::string_view> good,
+                   std::initializer_list<std::string_view> bad) {
+    SCOPED_TRACE(format);
+    const auto network = network_of(read, format);
+    ASSERT_TRUE(network);
+    for (const std::string_view text : good) EXPECT_TRUE(matches(*network, text)) << text;
+    for (const std::string_view text : bad) EXPECT_FALSE(matches(*network, text)) << text;
+}
+
+// The fields of vLLM: schemas, patterns of whole texts, choices; no quotes around them.
+TEST(GrammarSchema, FormatsOfTexts) {
+    expect_format(read_schema_format, R"({"type": "integer", "maximum": 3})", {"3"}, {"4"});
+    expect_format(read_schema_format, R"("{\"type\": \"integer\", \"maximum\": 3}")", {"3"}, {"4"});
+    expect_format(read_pattern_format, R"("[a-c]+|x{2}\"\\\\?")", {"abc", "xx\"", "xx\"\\"},
+                  {"", "abcd", "xabc", "xx", "\"abc\""});
+    expect_format(read_pattern_format, R"("^\\d+(\\.\\d+)?$")", {"1", "12.50"}, {"1.", "a1"});
+    expect_format(read_pattern_format, R"("(\u00e9|\u20ac|\\u{1F600})\\s.*")",
+                  {"\xC3\xA9 ", "\xE2\x82\xAC\n\tab", "\xF0\x9F\x98\x80 \xC3\xA9"},
+                  {"\xC3\xA9", "\xC3 a", "\xE2\x82\xAC a\nb", "\xE2\x82\xAC \x01"});
+    expect_format(read_pattern_format, R"("")", {""}, {"a"});
+    expect_format(read_choice_format, R"(["yes", "no", "\"no\"\n", "yes"])",
+                  {"yes", "no", "\"no\"\n"}, {"", "y", "yes.", "nope"});
+    expect_format(read_choice_format, R"(["", "a"])", {"", "a"}, {"b"});
+    expect_format(read_structured_outputs, R"({"json": {"const": 1}, "regex": null})", {"1"},
+                  {"2"});
+    expect_format(read_structured_outputs, R"({"regex": "a+", "disable_fallback": true})", {"aa"},
+                  {"b"});
+    expect_format(read_structured_outputs, R"({"choice": ["a"]})", {"a"}, {"b"});
+    expect_format(read_structured_outputs, R"({"json_object": true})", {"{}"}, {"[]"});
+    EXPECT_FALSE(network_of(read_structured_outputs, "{}"));
+    EXPECT_FALSE(network_of(read_structured_outputs, R"({"json_object": false})"));
+}
+
+TEST(GrammarSchema, FormatsOfTextsThatAreRefused) {
+    const std::tuple<ReadFormat, const char*, const char*> wrong[] = {
+        {read_schema_format, "1", "f is not a schema"},
+        {read_schema_format, R"("{")", "f "},
+        {read_schema_format, R"({"not": {}})", "f.not "},
+        {read_pattern_format, "1", "f is not a text"},
+        {read_pattern_format, R"x("(?=a)")x", "f "},
+        {read_pattern_format, R"("a^b")", "f "},
+        {read_choice_format, R"("a")", "f is not a list of texts"},
+        {read_choice_format, "[]", "f is not a list of texts"},
+        {read_choice_format, R"(["a", 1])", "f has what is not a text"},
+        {read_choice_format, R"(["\u0001"])", "f has a control character"},
+        {read_structured_outputs, "1", "f is not an object"},
+        {read_structured_outputs, R"({"grammar": "root ::= x"})", "f.grammar is not supported"},
+        {read_structured_outputs, R"({"structural_tag": "x"})", "f.structural_tag is not supported"},
+        {read_structured_outputs, R"({"regex": "a", "whitespace_pattern": "b"})",
+         "f.whitespace_pattern is not supported"},
+        {read_structured_outputs, R"({"regex": "a", "choice": ["b"]})",
+         "f.choice stands beside another format"}};
+    for (const auto& [read, text, error] : wrong) {
+        EXPECT_TRUE(format_error(read, text).starts_with(error)) << format_error(read, text);
+    }
 }
 
 }  // namespace

@@ -97,6 +97,77 @@ TEST(GrammarTools, Choices) {
     }
 }
 
+// A format and tools at once: the free text obeys the one, calls obey the others.
+TEST(GrammarTools, BesideAFormat) {
+    const auto tools_document = json(R"([{"type": "function", "function": {"name": "go",
+        "parameters": {"properties": {"to": {"type": "integer"}}, "required": ["to"]}}}])");
+    const auto tools = read_tools(tools_document.root());
+    const auto network = [&](std::string_view schema, const ToolForm& form,
+                             const ToolChoice& choice = {}) {
+        const auto document = json(schema);
+        return network_of_tools(tools, choice, form, read_response_format(document.root()));
+    };
+    const std::string schema = R"({"type": "json_schema", "json_schema": {"schema": {"type":
+        "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name"]}}})";
+    const std::string call = R"({"name":"go","arguments":{"to":3}})";
+    const ToolForm plain{.names = {"go"}};
+    const ToolForm tagged{"<tool_call>", "</tool_call>", {"go"}};
+    const Network bare = network(schema, plain);
+    for (const std::string& text :
+         {call, "[" + call + ", " + call + "]", std::string(R"({"name":"go"})"),
+          std::string(R"({"name":"x", "age":3})")}) {
+        EXPECT_TRUE(matches(bare, text)) << text;
+    }
+    for (const char* text : {"", "Hello", R"({"age":3})", R"({"name":"go","arguments":{}})",
+                             R"({"name":"x","arguments":{"to":3}})", R"({"name":"x","age":"3"})"}) {
+        EXPECT_FALSE(matches(bare, text)) << text;
+    }
+    const Network marked = network(schema, tagged);
+    for (const std::string& text :
+         {"<tool_call>" + call + "</tool_call>", std::string(R"({"name":"<tool_call>"})")}) {
+        EXPECT_TRUE(matches(marked, text)) << text;
+    }
+    for (const std::string& text : {std::string("Hello"), std::string(), call,
+                                    R"({"name":"x"}<tool_call>)" + call + "</tool_call>",
+                                    " <tool_call>" + call + "</tool_call>"}) {
+        EXPECT_FALSE(matches(marked, text)) << text;
+    }
+    // Where a call is required there is no free text.
+    EXPECT_FALSE(matches(network(schema, plain, {.required = true}), R"({"name":"x"})"));
+    // Any object: none that could be a call.
+    const Network any = network(R"({"type": "json_object"})", plain);
+    EXPECT_TRUE(matches(any, R"({"name":"go","a":{"arguments":1}})"));
+    EXPECT_TRUE(matches(any, call));
+    EXPECT_FALSE(matches(any, R"({"name":"go","arguments":{"to":"x"}})"));
+    EXPECT_TRUE(matches(network(R"({"type": "json_object"})", tagged), R"({"arguments":{}})"));
+    // Formats in which a text may begin as a call.
+    const auto refused = [&](std::string_view format, const ToolForm& form) {
+        try {
+            network(format, form);
+        } catch (const Error& error) {
+            return error.info().field;
+        }
+        return std::string("none");
+    };
+    const auto format = [](std::string_view inside) {
+        return R"({"type": "json_schema", "json_schema": {"schema": )" + std::string(inside) + "}}";
+    };
+    const std::string open = format(R"({"properties": {"name": {"type": "string"}},
+        "additionalProperties": true})");
+    const std::string list = format(R"({"type": "array", "items": {"type": "object"}})");
+    const std::string other =
+        format(R"({"properties": {"name": {"enum": ["stop"]}, "arguments": {}}})");
+    const std::string text =
+        format(R"({"properties": {"name": {}, "arguments": {"type": "string"}}})");
+    EXPECT_EQ(refused(open, plain), "response_format.json_schema.schema");
+    EXPECT_EQ(refused(list, plain), "response_format.json_schema.schema");
+    EXPECT_EQ(refused(other, plain), "none");
+    EXPECT_EQ(refused(text, plain), "none");
+    EXPECT_EQ(refused(open, tagged), "none");
+    EXPECT_EQ(refused(list, tagged), "none");
+}
+
 TEST(GrammarTools, BadTools) {
     const auto field = [](std::string_view text) {
         const auto document = json(text);

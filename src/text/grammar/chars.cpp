@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/error.h"
 #include "core/utf8.h"
 
 namespace mr::text::grammar {
@@ -23,14 +24,17 @@ constexpr Escape kEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f
 // Converts the spans of one node at a time to states over bytes.
 class Utf8Writer {
   public:
-    Utf8Writer(Network& network, std::span<const StateId> states)
-        : network_(network), states_(states) {}
+    // `quotes`: as in a JSON string.
+    Utf8Writer(Network& network, std::span<const StateId> states, bool quotes)
+        : network_(network), states_(states), quotes_(quotes) {}
 
     std::vector<Edge> edges_of(const std::vector<Span>& spans) {
         std::vector<Edge> edges;
-        for (unsigned b = 0x20; b < 0x80; ++b) {
-            if (b == '"') continue;
-            if (b == '\\') {
+        for (unsigned b = 0; b < 0x80; ++b) {
+            const bool blank = b == '\t' || b == '\n' || b == '\r';
+            if (b < 0x20 && (quotes_ || !blank)) continue;
+            if (quotes_ && b == '"') continue;
+            if (quotes_ && b == '\\') {
                 add_escapes(edges, spans);
             } else if (const Span* span = find(spans, b)) {
                 add(edges, b, states_[span->to]);
@@ -130,6 +134,7 @@ class Utf8Writer {
 
     Network& network_;
     std::span<const StateId> states_;  // states of the nodes
+    const bool quotes_;
     using Key = std::tuple<int, char32_t, char32_t, std::uint32_t>;
     std::map<Key, StateId> alone_;  // single spans, which often repeat
     std::map<std::vector<std::pair<char, StateId>>, StateId> escapes_;
@@ -180,7 +185,7 @@ StateId quoted(Network& network, const CharAutomaton& automaton, StateId next) {
     for (const auto& node : automaton.nodes) {
         states.push_back(node.anything ? anything : network.reserve());
     }
-    Utf8Writer writer(network, states);
+    Utf8Writer writer(network, states, true);
     for (std::size_t i = 0; i < automaton.nodes.size(); ++i) {
         const auto& node = automaton.nodes[i];
         if (node.anything) continue;
@@ -193,6 +198,20 @@ StateId quoted(Network& network, const CharAutomaton& automaton, StateId next) {
         network.set_bytes(states[i], edges);
     }
     return network.byte('"', states.front());
+}
+
+StateId unquoted(Network& network, const CharAutomaton& automaton, StateId next) {
+    std::vector<StateId> states;
+    for (std::size_t i = 0; i < automaton.nodes.size(); ++i) states.push_back(network.reserve());
+    Utf8Writer writer(network, states, false);
+    for (std::size_t i = 0; i < automaton.nodes.size(); ++i) {
+        const auto& node = automaton.nodes[i];
+        MR_CHECK(!node.anything, "the automaton of a pattern has all its characters");
+        const StateId more = network.bytes(writer.edges_of(node.spans));
+        const StateId ways[] = {more, node.accepts ? next : kNoState};
+        network.set_split(states[i], ways);
+    }
+    return states.front();
 }
 
 }  // namespace mr::text::grammar

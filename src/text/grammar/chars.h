@@ -35,4 +35,7 @@ CharAutomaton all_but(std::span<const std::string_view> names);
 // anything, any spelling is allowed.
 StateId quoted(Network& network, const CharAutomaton& automaton, StateId next);
 
+// The text itself: characters as they are, of control characters only tabs and line ends.
+StateId unquoted(Network& network, const CharAutomaton& automaton, StateId next);
+
 }  // namespace mr::text::grammar

@@ -31,8 +31,9 @@ struct CharState {
 // Converts the syntax tree from its end, as networks are built.
 class ThompsonWriter {
   public:
-    ThompsonWriter(const RegexSyntax& syntax, RegexBudget& budget)
-        : syntax_(syntax), budget_(budget) {}
+    // `anchored`: every alternative is bound at both ends.
+    ThompsonWriter(const RegexSyntax& syntax, RegexBudget& budget, bool anchored)
+        : syntax_(syntax), budget_(budget), anchored_(anchored) {}
 
     static constexpr std::uint32_t kAccepts = 0;
     std::vector<CharState> states;
@@ -77,10 +78,12 @@ class ThompsonWriter {
                                                ? syntax_.nodes[id].parts
                                                : std::vector<std::uint32_t>{id};
         const auto kind = [&](std::uint32_t part) { return syntax_.nodes[part].kind; };
-        const bool begins = !parts.empty() && kind(parts.front()) == Kind::begin;
+        bool begins = !parts.empty() && kind(parts.front()) == Kind::begin;
         if (begins) parts.erase(parts.begin());
-        const bool ends = !parts.empty() && kind(parts.back()) == Kind::end;
+        bool ends = !parts.empty() && kind(parts.back()) == Kind::end;
         if (ends) parts.pop_back();
+        begins = begins || anchored_;
+        ends = ends || anchored_;
         const auto anything = [&](std::uint32_t here) { return add({&kAnything, here}); };
         std::uint32_t next = ends ? kAccepts : loop(kAccepts, anything);
         for (std::size_t i = parts.size(); i-- > 0;) next = written(parts[i], next);
@@ -132,6 +135,7 @@ class ThompsonWriter {
 
     const RegexSyntax& syntax_;
     RegexBudget& budget_;
+    const bool anchored_;
 };
 
 // Subset construction, combined with the number
@@ -244,9 +248,9 @@ class SubsetWriter {
 }  // namespace
 
 CharAutomaton automaton_of_pattern(std::string_view pattern, std::uint32_t least,
-                                   std::uint32_t most, RegexBudget& budget) {
+                                   std::uint32_t most, RegexBudget& budget, bool whole) {
     const RegexSyntax syntax = parse_pattern(pattern);
-    ThompsonWriter thompson(syntax, budget);
+    ThompsonWriter thompson(syntax, budget, whole);
     const std::uint32_t start = thompson.write();
     return SubsetWriter(thompson.states, least, most, budget).write(start);
 }

@@ -23,9 +23,9 @@ struct BadPattern {
     std::string problem;
 };
 
-// Accepts strings that contain a match (^ and $ anchor it), of `least` to `most` characters. Throws
-// BadPattern.
+// Accepts strings that contain a match (^ and $ anchor it), of `least` to `most` characters.
+// `whole`: strings that are a match. Throws BadPattern.
 CharAutomaton automaton_of_pattern(std::string_view pattern, std::uint32_t least,
-                                   std::uint32_t most, RegexBudget& budget);
+                                   std::uint32_t most, RegexBudget& budget, bool whole = false);
 
 }  // namespace mr::text::grammar

@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "core/error.h"
 #include "core/printable.h"
 #include "text/grammar/schema_compiler.h"
+#include "text/grammar/store.h"
 
 namespace mr::text::grammar {
 namespace {
@@ -52,8 +54,8 @@ void redirect(std::vector<Edge>& edges, char byte, StateId to) {
     edges = std::move(out);
 }
 
-// A call, or a list of calls; or a text that starts like neither.
-StateId plain_calls(Network& network, RuleId call, const ToolChoice& choice) {
+// A call, or a list of calls; or a text that starts like neither, or a formatted one.
+StateId plain_calls(Network& network, RuleId call, const ToolChoice& choice, StateId formatted) {
     constexpr StateId kEnd = Network::kEnd;
     std::vector<StateId> starts = {network.call(call, kEnd)};
     if (choice.several) {
@@ -62,7 +64,9 @@ StateId plain_calls(Network& network, RuleId call, const ToolChoice& choice) {
         const StateId more = network.repeat(another, 0, kMostCalls - 1, network.byte(']', kEnd));
         starts.push_back(network.byte('[', network.call(call, more)));
     }
-    if (!choice.required) {
+    if (formatted != kNoState) {
+        starts.push_back(formatted);
+    } else if (!choice.required) {
         const RuleId character = network.add_rule();
         network.define(character, network.bytes(text_edges(network, kEnd)));
         const StateId rest = network.repeat(character, 0, kUnbounded, kEnd);
@@ -76,8 +80,8 @@ StateId plain_calls(Network& network, RuleId call, const ToolChoice& choice) {
 }
 
 // A text without the tag, possibly empty; then calls, each between its tags.
-StateId tagged_calls(Network& network, RuleId call, const ToolChoice& choice,
-                     const ToolForm& form) {
+StateId tagged_calls(Network& network, RuleId call, const ToolChoice& choice, const ToolForm& form,
+                     StateId formatted) {
     constexpr StateId kEnd = Network::kEnd;
     const auto line = [&](StateId next) { return network.split(network.byte('\n', next), next); };
     // After the opening tag.
@@ -92,6 +96,7 @@ StateId tagged_calls(Network& network, RuleId call, const ToolChoice& choice,
     }
     const StateId first = inside(behind);
     if (choice.required) return network.literal(form.open, first);
+    if (formatted != kNoState) return network.split(formatted, network.literal(form.open, first));
     // In state i, i bytes of the tag have been read. The tag's first byte occurs in it only once,
     // so a broken match can only restart at that byte.
     MR_CHECK(form.open.find(form.open[0], 1) == std::string::npos, "a tag that begins once");
@@ -104,6 +109,34 @@ StateId tagged_calls(Network& network, RuleId call, const ToolChoice& choice,
         network.set_split(states[i], std::vector<StateId>{network.bytes(edges), kEnd});
     }
     return states[0];
+}
+
+// Refuses a format in which a text could begin as a call of one of the tools.
+void refuse_like_calls(const TextFormat& format, std::span<const Tool> tools,
+                       const ToolForm& form) {
+    const Network network = network_of_format(format);
+    auto store = std::make_unique<Store>(network);
+    const auto refuse_if_begun = [&](const std::string& text, std::string_view what) {
+        if (store->full()) store = std::make_unique<Store>(network);
+        if (store->next(store->start(), text) == Store::kDead) return;
+        throw wrong(format.path,
+                    fmt::format("a text in this format can begin as {} does, and 'tools' leave the "
+                                "model the choice",
+                                what),
+                    "name another property first, set additionalProperties to false, or set "
+                    "tool_choice");
+    };
+    if (form.tagged()) return refuse_if_begun(form.open, "a call");
+    for (const Tool& tool : tools) {
+        for (unsigned blanks = 0; blanks < 8; ++blanks) {
+            const auto blank = [&](unsigned bit) { return blanks >> bit & 1 ? " " : ""; };
+            const std::string head = fmt::format(R"({{"name":{}"{}",{}"arguments":{}{{)", blank(0),
+                                                 tool.name, blank(1), blank(2));
+            const std::string what = fmt::format("a call of '{}'", tool.name);
+            refuse_if_begun(head, what);
+            refuse_if_begun("[" + head, what);
+        }
+    }
 }
 
 }  // namespace
@@ -170,10 +203,20 @@ std::optional<ToolChoice> read_tool_choice(JsonValue choice, std::span<const Too
 }
 
 Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice,
-                         const ToolForm& form) {
+                         const ToolForm& form, const TextFormat& format) {
     Network network("tools");
     SchemaCompiler compiler(network);
     constexpr StateId kEnd = Network::kEnd;
+    StateId formatted = kNoState;
+    static const formats::JsonDocument no_call = formats::JsonDocument::parse(
+        R"({"type": "object", "properties": {"arguments": false}, "additionalProperties": true})",
+        "an object that is no call");
+    if (format && !choice.required) {
+        TextFormat free = format;
+        if (format.kind == TextFormat::Kind::object && !form.tagged()) free.schema = no_call.root();
+        refuse_like_calls(free, tools, form);
+        formatted = network.call(add_format(network, compiler, free), kEnd);
+    }
     const RuleId call = network.add_rule();
     const StateId close = network.byte('}', kEnd);
     Network::Literals names;
@@ -193,8 +236,9 @@ Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice,
     MR_CHECK(!names.empty(), "a tool can be chosen");
     network.define(
         call, network.literal("{\"name\":", network.blank(network.literals(std::move(names)))));
-    network.define(Network::kMain, form.tagged() ? tagged_calls(network, call, choice, form)
-                                                 : plain_calls(network, call, choice));
+    network.define(Network::kMain, form.tagged()
+                                       ? tagged_calls(network, call, choice, form, formatted)
+                                       : plain_calls(network, call, choice, formatted));
     compiler.finish();
     network.finish();
     for (const auto& [rule, tool] : rules) {

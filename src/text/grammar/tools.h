@@ -13,6 +13,7 @@
 
 #include "formats/json.h"
 #include "text/grammar/network.h"
+#include "text/grammar/response_format.h"
 
 namespace mr::text::grammar {
 
@@ -46,13 +47,18 @@ std::optional<ToolChoice> read_tool_choice(formats::JsonValue choice, std::span<
 // the plain form.
 struct ToolForm {
     std::string open{}, close{};
+    // The names of the tools, where a text without calls is in a format: such a text begins as none
+    // of their calls, and none stands before calls.
+    std::vector<std::string> names{};
 
     bool tagged() const { return !open.empty(); }
+    bool formatted() const { return !names.empty(); }
 };
 
 // If calls are not required, text is accepted, too: text that begins with neither { nor [, or that
-// comes before the first tag.
+// comes before the first tag. With a format: a text of that format, in place of calls. Throws Error
+// where such a text could begin as a call; of any object, those are left out that have "arguments".
 Network network_of_tools(std::span<const Tool> tools, const ToolChoice& choice,
-                         const ToolForm& form = {});
+                         const ToolForm& form = {}, const TextFormat& format = {});
 
 }  // namespace mr::text::grammar
