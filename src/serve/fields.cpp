@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -422,8 +423,11 @@ Fields::Fields(formats::JsonValue body, std::string_view route)
     }
 }
 
+// Only what the table has is checked: a field of another route is not there.
 std::optional<formats::JsonValue> Fields::find(const char* name) const {
-    return body_.find_set(name);
+    const bool known = std::any_of(table_.begin(), table_.end(),
+                                   [&](const Field& f) { return std::strcmp(f.name, name) == 0; });
+    return known ? body_.find_set(name) : std::nullopt;
 }
 bool Fields::flag(const char* name, bool fallback) const {
     const auto value = find(name);
