@@ -19,6 +19,8 @@ from lm_eval.tasks import TaskManager  # noqa: E402
 
 MODEL = driver.REFERENCE / "llama2"
 CONTEXT = 256
+# Without its backend lm-eval would take this tokenizer for the server's, and begin texts twice.
+OWN = {"tokenizer": str(MODEL), "tokenizer_backend": "huggingface"}
 TEXTS = ["Once upon a time there was a cat.", "The end.", "A dog saw the red scarf.\n\nIt was café 你好.",
          "x", "It went on. " * 5]
 CHOICES = [("Once upon a", [" time", " dog", " scarf"]), ("The little", [" dog ran", " cat"]),
@@ -64,13 +66,13 @@ class LmEval(driver.CliTest):
         if code != 0:
             raise AssertionError(f"exit code {code}: {b''.join(cls.server.err)!r}")
 
-    def samples(self, task, **more):
+    def samples(self, task, batch_size=1, **more):
         """Of every document the log-likelihoods that lm-eval has of it, and its metrics."""
-        model = {"model": "llama2", "tokenizer": str(MODEL), "max_length": CONTEXT,
+        model = {"model": "llama2", "max_length": CONTEXT,
                  "base_url": f"http://{self.server.host}:{self.server.port}/v1/completions", **more}
         made = lm_eval.simple_evaluate(
             model="local-completions", model_args=model, tasks=[task], bootstrap_iters=0,
-            batch_size=more.get("batch_size", 1), log_samples=True,
+            batch_size=batch_size, log_samples=True,
             task_manager=TaskManager(include_path=str(self.files), include_defaults=False))
         self.assertEqual(made["n-samples"][task]["effective"], len(made["samples"][task]))
         return [s["resps"] for s in made["samples"][task]], made["results"][task]
@@ -82,7 +84,8 @@ class LmEval(driver.CliTest):
 
     def test_perplexity(self):
         want = [self.nats(text) for text in TEXTS]
-        for more in ({}, {"batch_size": 8}, {"num_concurrent": 4}):
+        # The server's tokens, then the library's.
+        for more in ({}, OWN, {**OWN, "batch_size": 8}, {"num_concurrent": 4}):
             got, results = self.samples("stories", **more)
             for [[nats]], nll, text in zip(got, want, TEXTS):
                 self.assertAlmostEqual(-float(nats), nll, delta=1e-4 * nll, msg=text)
@@ -92,7 +95,7 @@ class LmEval(driver.CliTest):
 
     def test_choices(self):
         for more in ({}, {"batch_size": 8}, {"num_concurrent": 4}):
-            got, results = self.samples("choices", add_bos_token=True, **more)
+            got, results = self.samples("choices", **OWN, add_bos_token=True, **more)
             right = 0
             for answers, (text, choices) in zip(got, CHOICES):
                 before = self.nats(text)
