@@ -173,6 +173,12 @@ TEST(Fields, UnknownOnesAreNamed) {
     EXPECT_EQ(fields.unknown()[0].meant, "temperature");
     EXPECT_EQ(fields.unknown()[1].name, "zz\\x1b[2J");
     EXPECT_EQ(fields.unknown()[1].meant, "");
+    // Another route's field is unknown, too: it has no effect, whatever it is.
+    const auto other = of(R"({"messages":[1],"max_tokens":1,"repetition_penalty":"x"})");
+    const Fields messages(other.root(), "messages");
+    EXPECT_EQ(messages.unknown_count(), 1U);
+    EXPECT_FALSE(messages.given("repetition_penalty"));
+    EXPECT_EQ(messages.number("repetition_penalty", 1.5), 1.5);
     const auto large = of(fmt::format(R"({{"prompt":"a","{}":1}})", std::string(8 << 20, 'x')));
     const Fields cut(large.root(), "completions");
     ASSERT_EQ(cut.unknown().size(), 1U);
