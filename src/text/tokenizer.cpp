@@ -38,6 +38,11 @@ std::string with_spaces(std::string_view token) {
     return out;
 }
 
+std::string normalized_form(const TokenizerData& data, const AddedToken& token) {
+    const std::string text = data.nfc ? nfc(token.text) : token.text;
+    return data.normalizes_spaces() ? with_spaces(text) : text;
+}
+
 std::vector<bool> made_by_text(const TokenizerData& data, bool merges) {
     std::vector<bool> out(data.tokens.size());
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -240,10 +245,7 @@ void Tokenizer::Impl::index_added() {
         // A byte or a piece that is also an added token still prints as such.
         const auto i = static_cast<std::size_t>(token.id);
         AddedToken searched = token;
-        if (token.normalized && data.nfc) searched.text = nfc(token.text);
-        if (token.normalized && data.normalizes_spaces()) {
-            searched.text = with_spaces(searched.text);
-        }
+        if (token.normalized) searched.text = normalized_form(data, token);
         if (data.types[i] != TokenType::byte && !piece[i]) prints[i] = searched.text;
         if (token.normalized) {
             normalized_added.insert(searched);

@@ -16,6 +16,8 @@ namespace mr::text {
 // U+2581: a space in SentencePiece vocabularies.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 std::string with_spaces(std::string_view text);  // replaces the marks with spaces
+// What a normalized added token is searched for as.
+std::string normalized_form(const TokenizerData& data, const AddedToken& token);
 
 struct Tokenizer::Impl {
     explicit Impl(TokenizerData source);

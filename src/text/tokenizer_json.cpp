@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/error.h"
 #include "core/mapped_file.h"
@@ -227,7 +228,13 @@ class Loader : JsonFields {
     // Which added tokens text can become, too.
     void pieces() {
         const std::vector<bool> made = made_by_text(data_, true);
+        std::unordered_set<std::string> normalized;
         for (AddedToken& token : data_.added) {
+            if (token.normalized && !normalized.insert(normalized_form(data_, token)).second) {
+                throw fail("added_tokens", nullptr,
+                           fmt::format("have another one that is normalized to the same as '{}'",
+                                       token.text));
+            }
             const auto i = static_cast<std::size_t>(token.id);
             token.piece = in_vocabulary_[i] && (made[i] || data_.ignore_merges);
             if (token.normalized && steps_.replaces && steps_.metaspace) {

@@ -274,6 +274,9 @@ def refused():
         "id-of-its-own": (byte_level(added_tokens=[added(1000, "<|sep|>")]), "added_tokens[0].id"),
         "decoder": (byte_level(decoder=wordpiece), "decoder"),
         "decoder-of-others": (byte_level(decoder=SP_DECODER), "decoder"),
+        "same-when-normalized": (byte_level(normalizer={"type": "NFC"}, tokens=[
+            (name, {"special": False, "normalized": True}) for name in ["\u00e9", "e\u0301"]]),
+                                 "added_tokens"),
         "no-merges": (sentencepiece(merges=[]), "model.merges"),
         "merge-of-an-added-token": (byte_level(tokens=["HH"], more_merges=["H H"]), "model.merges"),
     }
