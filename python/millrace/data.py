@@ -9,8 +9,13 @@
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import glob
+import json
+import os
 import pathlib
+import tempfile
 from typing import Any, Sequence
 
 from ._call import call
@@ -74,6 +79,8 @@ def pack(*, data: Path | Sequence[Path], tokenizer: Path, out: Path, force: bool
          threads: int = 0, progress: Progress = None) -> Packed:
     """Texts (files, folders or globs) as token shards in the folder `out`, for training.
 
+    A file is text, has a JSON object per line ("text", "messages", or "prompt" and "completion"), either of
+    them packed by gzip or zstd, or is Parquet with columns of these names, which needs `pyarrow`.
     tokenizer: a tokenizer.json or its folder, a GGUF file, or a bundled model's name. force:
     replace a data folder that is there. split: what stands between documents ("<|endoftext|>"); "": each
     file is one. val: share of the documents held out for validation (0.01), or val_docs: how many,
@@ -81,13 +88,16 @@ def pack(*, data: Path | Sequence[Path], tokenizer: Path, out: Path, force: bool
     text). parse_special: special tokens that the texts spell out become their ids.
     """
     given: dict[str, Any] = {
-        "data": _list(data), "tokenizer": tokenizer, "out": out, "force": force,
+        "tokenizer": tokenizer, "out": out, "force": force,
         # The command line reads \\n as a line end.
         "split": None if split is None else split.replace("\\", "\\\\"), "val": val,
-        "val_docs": val_docs, "val_data": None if val_data is None else _list(val_data),
+        "val_docs": val_docs,
         "seed": seed, "shard_tokens": shard_tokens, "end": end, "parse_special": parse_special,
         "threads": threads}
-    made = call("data.pack", ["data", "pack"], given, Shown(progress))
+    with contextlib.ExitStack() as stack:
+        given["data"] = _readable(data, stack)
+        given["val_data"] = None if val_data is None else _readable(val_data, stack)
+        made = call("data.pack", ["data", "pack"], given, Shown(progress))
     return Packed(pathlib.Path(made["out"]), made["vocab"], made["files"],
                   made["train"]["documents"], made["train"]["tokens"], made["val"]["documents"],
                   made["val"]["tokens"])
@@ -95,3 +105,54 @@ def pack(*, data: Path | Sequence[Path], tokenizer: Path, out: Path, force: bool
 
 def _list(paths: Path | Sequence[Path]) -> list[Path]:
     return list(paths) if isinstance(paths, (list, tuple)) else [paths]  # type: ignore[list-item]
+
+
+def _readable(paths: Path | Sequence[Path], stack: contextlib.ExitStack) -> list[Path]:
+    """The paths with every Parquet file as JSON lines, in a folder that lasts as long as `stack`."""
+    out: list[Path] = []
+    for given in _list(paths):
+        name = text_of(given, "data")
+        named = [name] if os.path.exists(name) else sorted(glob.glob(name))
+        for at in named:
+            if os.path.isdir(at):
+                files = sorted(str(file) for file in pathlib.Path(at).rglob("*") if file.is_file() and not any(
+                    part.startswith(".") for part in file.relative_to(at).parts))
+                out += _lines(files, stack) if any(map(_is_parquet, files)) else [at]
+            else:
+                out += _lines([at], stack)
+        if not named:
+            out.append(given)
+    return out
+
+
+def _lines(files: list[str], stack: contextlib.ExitStack) -> list[Path]:
+    return [_from_parquet(file, stack) if _is_parquet(file) else file for file in files]
+
+
+def _is_parquet(file: str) -> bool:
+    if not os.path.isfile(file):  # a pipe is not looked into
+        return False
+    with open(file, "rb") as opened:
+        return opened.read(4) == b"PAR1"
+
+
+def _from_parquet(file: str, stack: contextlib.ExitStack) -> str:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError(f"{file}: is Parquet, which needs pyarrow: pip install pyarrow") from error
+    table = pyarrow.parquet.ParquetFile(file)
+    have = set(table.schema_arrow.names)
+    for columns in (["text"], ["messages"], ["prompt", "completion"]):
+        if have.issuperset(columns):
+            break
+    else:
+        raise UsageError(f"{file}: has no column text, messages, or prompt and completion; its columns: "
+                         + ", ".join(sorted(have)))
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-"))
+    path = os.path.join(folder, os.path.basename(file) + ".jsonl")
+    with open(path, "w", encoding="utf-8") as lines:
+        for batch in table.iter_batches(columns=columns):
+            for row in batch.to_pylist():
+                lines.write(json.dumps(row) + "\n")
+    return path

@@ -3,10 +3,12 @@ import gc
 import inspect
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
@@ -313,3 +315,45 @@ def test_threads_train_side_by_side_and_nothing_stays(packed, tmp_path):
     gc.collect()
     assert len(os.listdir("/proc/self/task")) == threads
     assert sys.getrefcount(callback) == references and len(gc.get_objects()) - objects < 200
+
+
+def test_parquet_is_packed_through_pyarrow(tmp_path, monkeypatch):
+    """With a stand-in for pyarrow, which is large: its reader of a file of JSON rows."""
+    class ParquetFile:
+        def __init__(self, path):
+            self.rows = json.loads(pathlib.Path(path).read_bytes()[4:])
+            self.schema_arrow = types.SimpleNamespace(names=list(self.rows[0]))
+
+        def iter_batches(self, columns):
+            for row in self.rows:  # a batch each
+                yield types.SimpleNamespace(to_pylist=lambda row=row: [{name: row[name] for name in columns}])
+
+    parquet = types.SimpleNamespace(ParquetFile=ParquetFile)
+    monkeypatch.setitem(sys.modules, "pyarrow", types.SimpleNamespace(parquet=parquet))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
+    texts = ["One text.", "Another \u00e9.", ""]
+
+    def file(name, rows):
+        (tmp_path / name).write_bytes(b"PAR1" + json.dumps(rows).encode())
+        return tmp_path / name
+
+    def packed(data, **options):
+        made = mr.data.pack(data=data, tokenizer="storyteller", out=tmp_path / "data", force=True, val=0, **options)
+        return made, (tmp_path / "data" / "train-00000.bin").read_bytes()
+
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "a.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    want, ids = packed(tmp_path / "plain" / "a.jsonl")
+    assert want.train_documents == 2
+    rows = file("a.parquet", [{"id": i, "text": text} for i, text in enumerate(texts)])
+    pairs = file("b.parquet", [{"prompt": text[:3], "completion": text[3:]} for text in texts])
+    assert packed(rows)[1] == packed([str(pairs)])[1] == packed(str(tmp_path / "a.par*"))[1] == ids
+    (tmp_path / "folder").mkdir()
+    rows.rename(tmp_path / "folder" / "a.parquet")
+    (tmp_path / "folder" / ".hidden").write_bytes(b"\0")
+    assert packed(tmp_path / "folder")[1] == ids
+    with pytest.raises(mr.UsageError, match="its columns: words"):
+        packed(file("c.parquet", [{"words": "a"}]))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(mr.UsageError, match="pip install pyarrow"):
+        packed(pairs)

@@ -196,8 +196,9 @@ int pack(const PackCommand& command, Caller* caller) {
     const bool wanted = command.pack.val_docs ? *command.pack.val_docs > 0 : command.pack.val > 0;
     if (result.val.tokens == 0 && wanted) {
         remark(
-            "only one document: nothing is held out for validation; --split says where documents "
-            "end, --val-data names others");
+            "only one document, which cannot be cut: nothing is held out for validation; --split "
+            "says "
+            "where documents end, --val-data names others");
     }
     return 0;
 }
@@ -207,7 +208,10 @@ void add_pack(const Command& data, Action& action, Caller* caller) {
     train::PackOptions& pack_options = options->pack;
     const Command command =
         data.add_subcommand("pack", "Pack texts into token shards for training");
-    command.add_option("--data", pack_options.data, "Text files, folders or globs")
+    command
+        .add_option("--data", pack_options.data,
+                    "Files, folders or globs: texts, or JSON lines with \"text\", \"messages\" or "
+                    "\"prompt\" and \"completion\"; also packed by gzip or zstd")
         .required()
         .shown_as("PATH");
     command
@@ -221,13 +225,15 @@ void add_pack(const Command& data, Action& action, Caller* caller) {
     command.add_flag("--force", pack_options.force, "Replace an existing data folder");
     command
         .add_option("--split", pack_options.split,
-                    "Separator between documents, with \\n and \\t as escapes; '': each file is "
-                    "one document")
+                    "Separator between documents of a text, with \\n and \\t as escapes; '': each "
+                    "file is one document")
         .shown_as("WORDS")
         .shows_default();
     const Option val =
         command
-            .add_option("--val", pack_options.val, "Share of the documents held out for validation")
+            .add_option("--val", pack_options.val,
+                        "Share of the documents held out for validation; of a single "
+                        "document, its last part")
             .range(0.0, 0.999)
             .shows_default();
     const Option val_docs = command.add_option("--val-docs", options->val_docs,

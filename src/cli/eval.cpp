@@ -24,6 +24,7 @@
 #include "decode/prompt.h"
 #include "observe/device_bandwidth.h"
 #include "observe/own_file.h"
+#include "text/documents.h"
 #include "text/tokenizer.h"
 #include "train/corpus.h"
 #include "train/story_floor.h"
@@ -225,8 +226,9 @@ void refuse_unused(const Command& command, bool fills) {
 
 int eval(const Command& command, const EvalCommandOptions& options) {
     const InterruptGuard guard;
-    const std::string text = options.piped.empty() ? read_input(options.text) : options.piped;
+    std::string text = options.piped.empty() ? read_input(options.text) : options.piped;
     train::require_text(text, options.text == "-" ? "standard input" : options.text);
+    text.erase(0, text.size() - text::without_mark(text).size());
     std::vector<Planned> plans;
     decode::GenerateOptions generate;
     const LoadedModel loaded = load(options.shared, [&](const model::Model& model) {

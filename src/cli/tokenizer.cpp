@@ -60,6 +60,8 @@ std::string target_file(const TokenizerOptions& options) {
     return path;
 }
 
+constexpr std::size_t kRecordsBytes = std::size_t{4} << 20;  // counted at a time
+
 void make_folder(const std::string& path) {
     const fs::path folder = fs::absolute(path).parent_path();
     std::error_code code;
@@ -82,11 +84,31 @@ int train(const TokenizerOptions& options) {
     const std::uint64_t total = train::corpus_bytes(files);
     std::uint64_t before = 0;
     for (const std::string& path : files) {
-        const train::CorpusText text(path);
-        trainer.add(text.text(), [&](std::string_view what, std::uint64_t done, std::uint64_t) {
-            line.update(what, before + done, total);
-        });
-        before += text.text().size();
+        train::CorpusFile file(path, "");
+        const std::uint64_t bytes = train::file_bytes(path);
+        double begin = 0;
+        const auto add = [&](std::string_view text) {
+            trainer.add(text, [&](std::string_view what, std::uint64_t done, std::uint64_t all) {
+                const double share = begin + (file.done() - begin) * static_cast<double>(done) /
+                                                 static_cast<double>(all);
+                line.update(what, before + static_cast<std::uint64_t>(share * bytes), total);
+            });
+            begin = file.done();
+        };
+        // Many short records at a time, with a special token between them, which is not counted.
+        std::string records;
+        for (train::Document document; file.next(document); file.release()) {
+            if (!file.has_records()) {
+                add(document.text);
+                continue;
+            }
+            records.append(document.text).append(options.bpe.special.front());
+            if (records.size() < kRecordsBytes) continue;
+            add(records);
+            records.clear();
+        }
+        if (!records.empty()) add(records);
+        before += bytes;
     }
     const text::BpeTrained trained = trainer.train(line.callback());
     line.remove();

@@ -61,8 +61,7 @@ struct EvalResult {
     Phase phase;
 };
 
-// Documents as the evaluation reads them: split at `split`, leading blanks and one trailing newline
-// dropped, empty ones left out.
+// Documents as the evaluation reads them: split at `split` (text/documents.h).
 std::vector<std::string_view> split_documents(std::string_view text, const EvalOptions& options);
 
 // Every document begins with the tokenizer's beginning-of-text token. With a split, a document

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "decode/eval.h"
+#include "text/documents.h"
 
 namespace mr::decode {
 
@@ -52,18 +53,11 @@ int eval_logit_rows(const model::ModelSpec& spec) {
 
 std::vector<std::string_view> split_documents(std::string_view text, const EvalOptions& options) {
     std::vector<std::string_view> out;
-    while (!text.empty() && (options.limit <= 0 || static_cast<int>(out.size()) < options.limit)) {
-        const std::size_t end =
-            options.split.empty() ? std::string_view::npos : text.find(options.split);
-        std::string_view document = text.substr(0, end);
-        text.remove_prefix(end == std::string_view::npos ? text.size()
-                                                         : end + options.split.size());
-        if (!options.split.empty()) {
-            document.remove_prefix(
-                std::min(document.find_first_not_of(" \t\r\n"), document.size()));
-            if (document.ends_with('\n')) document.remove_suffix(1);
-        }
-        if (!document.empty()) out.push_back(document);
+    text::Documents documents(text, options.split);
+    const auto most = static_cast<std::size_t>(std::max(options.limit, 0));
+    for (std::string_view document; most == 0 || out.size() < most;) {
+        if (!documents.next(document)) break;
+        out.push_back(document);
     }
     return out;
 }

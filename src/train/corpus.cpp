@@ -1,13 +1,24 @@
 #include "train/corpus.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <glob.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "core/error.h"
+#include "core/printable.h"
+#include "formats/json.h"
 
 namespace mr::train {
 namespace {
@@ -52,6 +63,148 @@ std::vector<std::string> matches(const std::string& pattern) {
     return out;
 }
 
+// Files that a corpus is often given as, and which would be packed as noise.
+struct Foreign {
+    std::string_view magic;
+    const char* what;
+    const char* remedy;
+    std::size_t at = 0;
+};
+constexpr const char* kUnpack = "unpack it first";
+constexpr const char* kConvert = "convert it: iconv -f utf-16 -t utf-8";
+const Foreign kForeign[] = {
+    {"PAR1", "Parquet",
+     "millrace.data.pack of the Python package reads it (with pyarrow), or write a JSON object per "
+     "line"},
+    {"ARROW1", "an Arrow file", "write a JSON object per line"},
+    {"\xfd"
+     "7zXZ",
+     "packed by xz", kUnpack},
+    {"BZh", "packed by bzip2", kUnpack},
+    {"PK\x03\x04", "a ZIP archive", kUnpack},
+    {"7z\xbc\xaf", "a 7z archive", kUnpack},
+    {"\x04\x22\x4d\x18", "packed by lz4", kUnpack},
+    {"ustar", "a tar archive", kUnpack, 257},
+    {"%PDF-", "a PDF", "convert it: pdftotext"},
+    {"GGUF", "a GGUF file", "leave it out"},
+    {"\xff\xfe", "UTF-16", kConvert},
+    {"\xfe\xff", "UTF-16", kConvert},
+};
+
+// The program that unpacks these bytes; null: they are not packed.
+const char* unpacker(std::string_view bytes) {
+    if (bytes.starts_with("\x1f\x8b")) return "gzip";
+    if (bytes.starts_with("\x28\xb5\x2f\xfd")) return "zstd";
+    return nullptr;
+}
+
+// A file of no name, which goes with its last descriptor.
+int nameless_file() {
+    const std::string name = (fs::temp_directory_path() / "millrace-XXXXXX").string();
+    std::vector<char> made(name.c_str(), name.c_str() + name.size() + 1);
+    const int file = ::mkostemp(made.data(), O_CLOEXEC);
+    if (file < 0) {
+        throw Error::input({.file = name,
+                            .problem = fmt::format("cannot be made: {}", std::strerror(errno)),
+                            .remedy = "name another folder with TMPDIR"});
+    }
+    ::unlink(made.data());
+    return file;
+}
+
+// What `program` makes of a file, in a file of its own: a pipe could not be read twice.
+MappedFile unpacked(const std::string& path, const char* program) {
+    struct Descriptor {
+        int at;
+        ~Descriptor() { ::close(at); }
+    };
+    const Descriptor out{nameless_file()}, said{nameless_file()};
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    ::posix_spawn_file_actions_adddup2(&actions, out.at, 1);
+    ::posix_spawn_file_actions_adddup2(&actions, said.at, 2);
+    const char* const words[] = {program, "-dc", "--", path.c_str(), nullptr};
+    pid_t process = -1;
+    const int error = ::posix_spawnp(&process, program, &actions, nullptr,
+                                     const_cast<char* const*>(words), environ);
+    ::posix_spawn_file_actions_destroy(&actions);
+    if (error != 0) {
+        throw Error::input({.file = path,
+                            .problem = fmt::format("is packed by {0}, and the program {0} cannot "
+                                                   "be started: {1}",
+                                                   program, std::strerror(error)),
+                            .remedy = fmt::format("install {}, or unpack the file", program)});
+    }
+    int status = 0;
+    while (::waitpid(process, &status, 0) < 0 && errno == EINTR) continue;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        char line[300];
+        const ssize_t size = ::pread(said.at, line, sizeof line, 0);
+        throw Error::input({.file = path,
+                            .problem = fmt::format(
+                                "cannot be unpacked: {}",
+                                printable(std::string_view(
+                                    line, static_cast<std::size_t>(std::max<ssize_t>(size, 0))))),
+                            .remedy = "check the file, and that TMPDIR has room for it"});
+    }
+    struct stat made {};
+    if (::fstat(out.at, &made) == 0 && made.st_size == 0) return {};
+    return MappedFile(fmt::format("/proc/self/fd/{}", out.at));
+}
+
+using formats::JsonValue;
+
+// By the name under the packing's, or if the first line is an object with a key of records: a
+// corpus of such texts would be packed as raw JSON.
+bool is_json_lines(const std::string& path, std::string_view text) {
+    fs::path name = path;
+    if (name.extension() == ".gz" || name.extension() == ".zst") name = name.stem();
+    const std::string ending = name.extension().string();
+    const bool named = ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
+    const std::size_t begin = text.find_first_not_of(" \t\r\n");
+    if (begin == std::string_view::npos) return false;
+    const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+    if (!line.starts_with('{') && !named) return false;
+    try {
+        const auto json = formats::JsonDocument::parse(line, path);
+        if (json.root().is_object()) {
+            if (named) return true;
+            for (const char* key : {"text", "messages", "prompt"}) {
+                if (json.root().find(key)) return true;
+            }
+            return false;
+        }
+    } catch (const Error&) {
+        if (!named) return false;
+    }
+    throw Error::input({.file = path,
+                        .problem = "is JSON, but not an object per line",
+                        .remedy = "write one record per line: jq -c '.[]'"});
+}
+
+text::ChatMessage chat_message(JsonValue json, const std::string& where) {
+    const auto refuse = [&](const char* problem) {
+        throw Error::input({.file = where, .problem = problem, .remedy = "leave it out"});
+    };
+    const auto role = json.find_set("role"), content = json.find_set("content");
+    if (!role || !role->is_string()) refuse("a message has no \"role\"");
+    if (json.find_set("tool_calls")) refuse("a message has \"tool_calls\", which are not packed");
+    text::ChatMessage message{.role = std::string(role->text())};
+    if (content && content->is_string()) {
+        message.content = content->text();
+    } else if (content && content->is_array()) {
+        for (const JsonValue part : *content) {
+            const auto text = part.find_set("text");
+            if (!text || !text->is_string()) refuse("a part of a message is not text");
+            message.content += text->text();
+        }
+    } else {
+        refuse("a message has no \"content\"");
+    }
+    return message;
+}
+
 }  // namespace
 
 std::vector<std::string> corpus_files(const std::vector<std::string>& arguments) {
@@ -83,44 +236,131 @@ std::vector<std::string> corpus_files(const std::vector<std::string>& arguments)
 }
 
 void require_text(std::string_view text, const std::string& name) {
-    if (text.substr(0, kLookedAt).find('\0') == std::string_view::npos) return;
-    throw Error::input(
-        {.file = name,
-         .problem = "is not text: it has zero bytes",
-         .remedy = "unpack it, if it is compressed, convert it to UTF-8, or leave it out"});
+    const auto refuse = [&](std::string problem, std::string remedy) {
+        throw Error::input(
+            {.file = name, .problem = std::move(problem), .remedy = std::move(remedy)});
+    };
+    for (const Foreign& foreign : kForeign) {
+        if (text.substr(std::min(foreign.at, text.size())).starts_with(foreign.magic)) {
+            refuse(fmt::format("is not text: it is {}", foreign.what), foreign.remedy);
+        }
+    }
+    if (text.substr(0, kLookedAt).find('\0') != std::string_view::npos) {
+        refuse("is not text: it has zero bytes", "convert it to UTF-8, or leave it out");
+    }
+    if (const auto fault = text::first_fault(text)) {
+        refuse(fmt::format("is not UTF-8: byte 0x{:02x} in line {}",
+                           static_cast<unsigned char>(text[*fault]),
+                           1 + std::ranges::count(text.substr(0, *fault), '\n')),
+               "convert it: iconv -f latin1 -t utf-8, or what it was written in");
+    }
 }
 
-CorpusText::CorpusText(const std::string& path) {
+CorpusFile::CorpusFile(const std::string& path, std::string_view separator,
+                       const text::ChatWriter* chats)
+    : path_(path), documents_({}, separator), chats_(chats) {
     std::error_code code;
     if (fs::is_regular_file(path, code) && fs::file_size(path, code) == 0 && !code) return;
     file_ = MappedFile(path);
-    require_text(text(), path);
+    const auto whole = [&] {
+        return std::string_view(reinterpret_cast<const char*>(file_.bytes().data()),
+                                file_.bytes().size());
+    };
+    if (const char* program = unpacker(whole())) {
+        file_ = unpacked(path, program);
+        if (file_.bytes().empty()) return;
+    }
+    require_text(whole(), path);
+    text_ = text::without_mark(whole());
+    lines_ = is_json_lines(path, text_);
+    rest_ = text_;
+    documents_ = text::Documents(lines_ ? std::string_view() : text_, separator);
+}
+
+bool CorpusFile::next(Document& document) {
+    if (!lines_) {
+        document.chat = nullptr;
+        return documents_.next(document.text);
+    }
+    while (!rest_.empty()) {
+        std::string_view line = rest_.substr(0, rest_.find('\n'));
+        rest_.remove_prefix(std::min(rest_.size(), line.size() + 1));
+        ++line_;
+        if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+        document = record(line);
+        if (!document.text.empty()) return true;
+    }
+    return false;
+}
+
+void CorpusFile::release() {
+    while (made_.size() > 1) made_.pop_front();
+}
+
+double CorpusFile::done() const {
+    if (text_.empty()) return 1;
+    const std::size_t left = lines_ ? rest_.size() : documents_.left();
+    return 1 - static_cast<double>(left) / static_cast<double>(text_.size());
+}
+
+Document CorpusFile::record(std::string_view line) {
+    const std::string where = fmt::format("{}, line {}", path_, line_);
+    const auto json = formats::JsonDocument::parse(line, where);
+    const JsonValue root = json.root();
+    const auto messages = [&](JsonValue list, std::vector<text::ChatMessage>& to) {
+        for (const JsonValue message : list) to.push_back(chat_message(message, where));
+    };
+    text::ChatText& made = made_.emplace_back();
+    const auto conversation = [&](const std::vector<text::ChatMessage>& said) -> Document {
+        if (!chats_) {
+            for (const text::ChatMessage& message : said) made.bytes += message.content + "\n";
+            return {made.bytes};
+        }
+        made = chats_->write(said, false);
+        return {made.bytes, &made};
+    };
+    const auto text = root.find_set("text"), list = root.find_set("messages"),
+               prompt = root.find_set("prompt"), completion = root.find_set("completion");
+    std::vector<text::ChatMessage> said;
+    if (text && text->is_string()) {
+        made.bytes = text->text();
+        return {made.bytes};
+    }
+    if (list && list->is_array()) {
+        messages(*list, said);
+        return conversation(said);
+    }
+    if (prompt && completion && prompt->is_string() && completion->is_string()) {
+        made.bytes = fmt::format("{}{}", prompt->text(), completion->text());
+        return {made.bytes};
+    }
+    if (prompt && completion && prompt->is_array() && completion->is_array()) {
+        messages(*prompt, said);
+        messages(*completion, said);
+        return conversation(said);
+    }
+    std::string keys;
+    for (const formats::JsonItem& item : root.items_in_file_order()) {
+        keys += fmt::format("{}{}", keys.empty() ? "" : ", ", printable(item.key, 40));
+        if (keys.size() > 200) break;
+    }
+    throw Error::input({.file = where,
+                        .problem = fmt::format("has no \"text\", no list of \"messages\", and not "
+                                               "both \"prompt\" and \"completion\"; its keys: {}",
+                                               keys.empty() ? "none" : keys),
+                        .remedy = "rename the keys, for example with jq"});
+}
+
+std::uint64_t file_bytes(const std::string& path) {
+    std::error_code code;
+    const std::uint64_t size = fs::file_size(path, code);
+    return code ? 0 : size;
 }
 
 std::uint64_t corpus_bytes(const std::vector<std::string>& files) {
     std::uint64_t bytes = 0;
-    for (const std::string& path : files) {
-        std::error_code code;
-        const std::uint64_t size = fs::file_size(path, code);
-        if (!code) bytes += size;
-    }
+    for (const std::string& path : files) bytes += file_bytes(path);
     return bytes;
-}
-
-bool Documents::next(std::string_view& document) {
-    while (!rest_.empty()) {
-        const std::size_t end =
-            separator_.empty() ? std::string_view::npos : rest_.find(separator_);
-        document = rest_.substr(0, end);
-        rest_.remove_prefix(end == std::string_view::npos ? rest_.size() : end + separator_.size());
-        if (!separator_.empty()) {
-            document.remove_prefix(
-                std::min(document.find_first_not_of(" \t\r\n"), document.size()));
-            if (document.ends_with('\n')) document.remove_suffix(1);
-        }
-        if (!document.empty()) return true;
-    }
-    return false;
 }
 
 }  // namespace mr::train

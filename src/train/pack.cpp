@@ -6,6 +6,7 @@
 #include <cmath>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <span>
 #include <string_view>
@@ -227,18 +228,23 @@ std::uint64_t held_out_draw(std::uint64_t seed, std::uint64_t document) {
     return std::uint64_t{words[1]} << 32 | words[0];
 }
 
-// Documents whose draw is at most this are held out; none: no documents.
-std::optional<std::uint64_t> held_out_limit(const PackOptions& options,
-                                            const std::vector<std::string>& files) {
+// What is held out for validation: the documents whose draw is at most `limit`, or, of an only
+// document, its last part.
+struct HeldOut {
+    std::optional<std::uint64_t> limit{};
+    double tail = 0;  // share of the document
+};
+
+HeldOut held_out(const PackOptions& options, const std::vector<std::string>& files,
+                 const text::ChatWriter& chats) {
     if (!options.val_data.empty() || options.val_docs == 0u ||
         (!options.val_docs && options.val <= 0)) {
-        return std::nullopt;
+        return {};
     }
     std::vector<std::uint64_t> draws;
     for (const std::string& path : files) {
-        const CorpusText text(path);
-        Documents documents(text.text(), options.split);
-        for (std::string_view document; documents.next(document);) {
+        CorpusFile file(path, options.split, &chats);
+        for (Document document; file.next(document); file.release()) {
             draws.push_back(held_out_draw(options.seed, draws.size()));
         }
     }
@@ -250,59 +256,60 @@ std::optional<std::uint64_t> held_out_limit(const PackOptions& options,
              .problem = fmt::format("leaves nothing to train on: there are {} documents", count),
              .remedy = "hold out fewer, or check --split"});
     }
-    if (count < 2) return std::nullopt;  // one document cannot be in both splits
+    if (count < 2) return {.tail = options.val};
     const auto share =
         static_cast<std::uint64_t>(std::llround(options.val * static_cast<double>(count)));
     const std::uint64_t wanted =
         options.val_docs.value_or(std::clamp<std::uint64_t>(share, 1, count - 1));
     const auto nth = draws.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
     std::nth_element(draws.begin(), nth, draws.end());
-    return *nth;
+    return {.limit = *nth};
 }
 
 class Packer {
   public:
-    Packer(const text::Tokenizer& tokenizer, const PackOptions& options, std::int32_t end,
-           ThreadPool& pool)
-        : tokenizer_(tokenizer), options_(options), end_(end), pool_(pool) {
+    Packer(const text::Tokenizer& tokenizer, const text::ChatWriter& chats,
+           const PackOptions& options, std::int32_t end, ThreadPool& pool)
+        : tokenizer_(tokenizer), chats_(chats), options_(options), end_(end), pool_(pool) {
         // A model with a beginning-of-text token before every prompt must see it in training.
         for (const std::int32_t id : tokenizer.data().prefix) {
             if (id != end) before_.push_back(id);
         }
     }
 
-    // Packs all documents of `files`: to `val` if held out, otherwise to `train`.
+    // Packs all documents of `files`: to `val` what is held out, otherwise to `train`.
     void pack(const std::vector<std::string>& files, SplitWriter& train, SplitWriter& val,
-              std::optional<std::uint64_t> held_out, const Progress& progress) {
+              const HeldOut& held_out, const Progress& progress) {
         const std::uint64_t total = corpus_bytes(files);
         std::uint64_t number = 0, before = 0;
-        std::deque<CorpusText> texts;  // the batch points into these
+        std::deque<CorpusFile> open;  // the batch points into these
         for (const std::string& path : files) {
-            const std::string_view text = texts.emplace_back(path).text();
-            Documents documents(text, options_.split);
+            CorpusFile& file = open.emplace_back(path, options_.split, &chats_);
+            const std::uint64_t bytes = file_bytes(path);
             const auto flush = [&] {
                 encode_batch();
-                while (texts.size() > 1) texts.pop_front();
-                if (progress) progress("packing", before + text.size() - documents.left(), total);
+                while (open.size() > 1) open.pop_front();
+                file.release();
+                const auto done = static_cast<double>(bytes) * file.done();
+                if (progress) progress("packing", before + static_cast<std::uint64_t>(done), total);
             };
-            for (std::string_view document; documents.next(document);) {
+            for (Document document; file.next(document);) {
                 const std::uint64_t draw = held_out_draw(options_.seed, number++);
-                SplitWriter& to = held_out && draw <= *held_out ? val : train;
-                // A long document in pieces, so that several threads encode it.
-                for (bool first = true, last = false; !last; first = false) {
-                    const std::size_t cut = document.size() > kPieceBytes
-                                                ? tokenizer_.cut_before(document, kPieceBytes)
-                                                : 0;
-                    last = cut == 0;
-                    const std::string_view piece = last ? document : document.substr(0, cut);
-                    document.remove_prefix(piece.size());
-                    batch_.push_back({piece, &to, first, last});
-                    batch_bytes_ += piece.size();
-                    if (batch_bytes_ >= kBatchBytes || batch_.size() >= kBatchDocuments) flush();
+                if (document.chat) {
+                    require_template(path);
+                    batch_.push_back({document.text, document.chat, &train, true, true});
+                    if (held_out.limit && draw <= *held_out.limit) batch_.back().to = &val;
+                    batch_bytes_ += document.text.size();
+                    if (full()) flush();
+                    continue;
                 }
+                const std::size_t tail = tail_of(document.text, held_out.tail);
+                add(document.text.substr(0, document.text.size() - tail),
+                    held_out.limit && draw <= *held_out.limit ? val : train, flush);
+                if (tail > 0) add(document.text.substr(document.text.size() - tail), val, flush);
             }
-            if (texts.size() >= kOpenFiles) flush();
-            before += text.size();
+            if (open.size() >= kOpenFiles) flush();
+            before += bytes;
         }
         encode_batch();
     }
@@ -310,9 +317,61 @@ class Packer {
   private:
     struct Item {
         std::string_view text;  // a document, or a piece of one
+        const text::ChatText* chat;
         SplitWriter* to;
         bool first, last;  // piece of its document
     };
+
+    bool full() const { return batch_bytes_ >= kBatchBytes || batch_.size() >= kBatchDocuments; }
+
+    // A long document goes in pieces, so that several threads encode it.
+    void add(std::string_view document, SplitWriter& to, const std::function<void()>& flush) {
+        for (bool first = true, last = false; !last; first = false) {
+            const std::size_t cut =
+                document.size() > kPieceBytes ? tokenizer_.cut_before(document, kPieceBytes) : 0;
+            last = cut == 0;
+            const std::string_view piece = last ? document : document.substr(0, cut);
+            document.remove_prefix(piece.size());
+            batch_.push_back({piece, nullptr, &to, first, last});
+            batch_bytes_ += piece.size();
+            if (full()) flush();
+        }
+    }
+
+    // Bytes at the end that are about this share of the document: whole lines if there are any.
+    std::size_t tail_of(std::string_view document, double share) const {
+        const auto size = static_cast<double>(document.size());
+        const auto wanted = static_cast<std::size_t>(std::ceil(share * size));
+        if (wanted == 0 || wanted >= document.size()) return 0;
+        const std::size_t at = document.size() - wanted;
+        const std::size_t line = document.rfind('\n', at - 1);
+        if (line != document.npos && at - line <= wanted) return document.size() - line - 1;
+        const std::size_t cut = tokenizer_.cut_before(document, at);
+        return cut == 0 ? 0 : document.size() - cut;
+    }
+
+    void require_template(const std::string& path) const {
+        if (!chats_.continues_texts()) return;
+        throw Error::input({.file = path,
+                            .problem = "has messages, but the tokenizer has no chat template",
+                            .remedy = "give the folder of a chat model with --tokenizer"});
+    }
+
+    std::vector<std::int32_t> ids_of(const Item& item) const {
+        if (!item.chat) {
+            return tokenizer_.encode(
+                item.text, {.add_special = false, .parse_special = options_.parse_special});
+        }
+        // The tokens around it are those of every document, whether the template wrote them or not.
+        std::vector<std::int32_t> ids =
+            text::encode_chat(tokenizer_, *item.chat, options_.parse_special);
+        const std::vector<std::int32_t>& prefix = tokenizer_.data().prefix;
+        if (ids.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), ids.begin())) {
+            ids.erase(ids.begin(), ids.begin() + std::ssize(prefix));
+        }
+        if (!ids.empty() && ids.back() == end_) ids.pop_back();
+        return ids;
+    }
 
     // Encodes in parallel, writes in order.
     void encode_batch() {
@@ -322,9 +381,7 @@ class Packer {
                            [&](std::int64_t begin, std::int64_t end, int) {
                                for (std::int64_t i = begin; i < end; ++i) {
                                    const auto at = static_cast<std::size_t>(i);
-                                   ids_[at] = tokenizer_.encode(
-                                       batch_[at].text, {.add_special = false,
-                                                         .parse_special = options_.parse_special});
+                                   ids_[at] = ids_of(batch_[at]);
                                }
                            });
         const std::span<const std::int32_t> end(&end_, 1);
@@ -343,6 +400,7 @@ class Packer {
     }
 
     const text::Tokenizer& tokenizer_;
+    const text::ChatWriter& chats_;
     const PackOptions& options_;
     const std::int32_t end_;
     ThreadPool& pool_;
@@ -381,9 +439,10 @@ PackResult pack(const PackOptions& options, ThreadPool& pool, const Progress& pr
     header.tokenizer_hash = tokenizer_hash(*tokenizer);
     SplitWriter train(folder, "train", header, options.shard_tokens);
     SplitWriter val(folder, "val", header, options.shard_tokens);
-    Packer packer(*tokenizer, options, result.end_token, pool);
-    packer.pack(files, train, val, held_out_limit(options, files), progress);
-    if (!val_files.empty()) packer.pack(val_files, val, val, std::nullopt, progress);
+    const text::ChatWriter chats(*tokenizer, {});
+    Packer packer(*tokenizer, chats, options, result.end_token, pool);
+    packer.pack(files, train, val, held_out(options, files, chats), progress);
+    if (!val_files.empty()) packer.pack(val_files, val, val, {}, progress);
     if (train.stats.documents == 0) {
         throw Error::input({.file = options.data.empty() ? "" : options.data.front(),
                             .problem = "contains no text",

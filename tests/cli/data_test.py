@@ -117,14 +117,150 @@ class Data(driver.CliTest):
         self.ok(*command[1:])
         self.assertEqual({p.name for p in self.folder.iterdir()}, {"data", "stories.txt", "tok"})
 
-    def test_pack_one_document(self):
+    def test_pack_lines(self):
         stories, tok = self.prepare()
-        result = self.ok("data", "pack", "--data", stories, "--split", "", "--tokenizer", tok, "--out",
-                         self.folder / "one")
-        self.assertIn("nothing is held out", result.err)
         got = self.ok_json("data", "pack", "--data", stories, "--split", "\\n", "--tokenizer", tok, "--out",
                            self.folder / "lines")
         self.assertGreater(got["train"]["documents"], 60)
+
+    def packed(self, name, *arguments, tokenizer=None):
+        """The ids of the training and the validation split, and what was said."""
+        data = self.folder / name
+        said = self.ok_json("data", "pack", "--tokenizer", tokenizer or self.folder / "tok", "--out",
+                            data, *arguments)
+        ids = []
+        for split in ("train", "val"):
+            raw = b"".join(path.read_bytes()[64:] for path in sorted(data.glob(f"{split}-*.bin")))
+            ids.append(list(struct.unpack(f"<{len(raw) // 2}H", raw)))
+        shutil.rmtree(data)
+        return ids[0], ids[1], said
+
+    def write(self, name, what):
+        path = self.folder / name
+        path.write_bytes(what if isinstance(what, bytes) else what.encode())
+        return path
+
+    def test_pack_json_lines(self):
+        self.prepare()
+        texts = ["A first text.", 'With "quotes", a \\ and\nlines.', "", "\u00e9\u4e2d\U0001f600", "last"]
+        want = self.packed("a", "--data", self.write("a.txt", "<e>".join(texts)), "--split", "<e>",
+                           "--val", 0)
+        self.assertEqual(want[2]["train"]["documents"], 4)
+        for name in ("b.jsonl", "b.ndjson", "b.json", "b.txt", "records"):
+            lines = "\n\n".join(json.dumps({"id": 1, "text": text}) for text in texts)
+            got = self.packed("b", "--data", self.write(name, lines), "--val", 0)
+            self.assertEqual(got[:2], want[:2], name)
+            self.assertEqual(got[2]["train"]["bytes"], want[2]["train"]["bytes"])
+        crlf = "\ufeff" + "".join(json.dumps({"text": text}) + "\r\n" for text in texts)
+        self.assertEqual(self.packed("c", "--data", self.write("c.jsonl", crlf), "--val", 0)[:2], want[:2])
+        pairs = "\n".join(json.dumps({"prompt": text[:4], "completion": text[4:]}) for text in texts)
+        self.assertEqual(self.packed("d", "--data", self.write("d.jsonl", pairs), "--val", 0)[:2], want[:2])
+        # A folder and a glob with both kinds; documents are held out as of texts.
+        self.assertEqual(self.packed("e", "--data", self.folder / "[bd].jsonl", "--val", 0)[2]["train"]["documents"],
+                         8)
+        self.assertEqual(self.packed("f", "--data", self.folder / "b.jsonl", "--val", 0.5, "--seed", 3)[:2],
+                         self.packed("g", "--data", self.folder / "a.txt", "--split", "<e>", "--val", 0.5,
+                                     "--seed", 3)[:2])
+        for line, says in (("{\"text\": 3}", ("line 1", "its keys: text")), ("{\"text\": \"a\"}\n{}", ("line 2", "none")),
+                           ("{\"text\": \"a\"}\n{\"text\":", "line 2"), ("[{\"text\": \"a\"}]", "jq -c"),
+                           ("{\"instruction\": \"a\", \"output\": \"b\"}", "instruction, output"),
+                           ("{\"messages\": [{\"content\": \"a\"}]}", ("line 1", "role")),
+                           ("{\"messages\": [{\"role\": \"user\", \"content\": 3}]}", "content")):
+            self.fails(1, "data", "pack", "--data", self.write("bad.jsonl", line), "--tokenizer",
+                       self.folder / "tok", "--out", self.folder / "x", says=says)
+
+    def test_pack_conversations(self):
+        self.prepare()
+        talk = [{"role": "user", "content": "Hi <|endoftext|>"}, {"role": "assistant", "content": "Hello"}]
+        path = self.write("talk.jsonl", json.dumps({"messages": talk}) + "\n" +
+                          json.dumps({"prompt": talk[:1], "completion": talk[1:]}))
+        self.fails(1, "data", "pack", "--data", path, "--tokenizer", self.folder / "tok", "--out",
+                   self.folder / "x", says=("talk.jsonl", "no chat template"))
+        chat = self.folder / "chat"
+        shutil.copytree(self.folder / "tok", chat)
+        (chat / "chat_template.jinja").write_text(
+            "{% for m in messages %}[{{ m.role }}]{{ m.content }}<|endoftext|>{% endfor %}")
+        train, _, said = self.packed("a", "--data", path, "--val", 0, tokenizer=chat)
+        self.assertEqual(said["train"]["documents"], 2)
+        ids = lambda text, *more: self.ok_json("tokenize", "--tokenizer", chat, "--no-special", "--text", text,
+                                               *more)["ids"]
+        # What users wrote stays text; the template's tokens are tokens, one of them at the end.
+        one = ids("[user]") + ids("Hi <|endoftext|>", "--plain") + [0] + ids("[assistant]") + ids("Hello") + [0]
+        self.assertEqual(train, [0] + one + one)
+        # A tokenizer learns from the contents.
+        made = self.ok_json("tokenizer", "train", "--data", path, "--vocab", 270, "--out", self.folder / "t2")
+        self.assertLess(made["words"], 20)
+
+    def test_pack_compressed(self):
+        self.prepare()
+        text = self.write("a.txt", "One text.\n<|endoftext|>\nAnother.\n<|endoftext|>\n")
+        records = self.write("b.jsonl", '{"text": "One text."}\n{"text": "Another."}\n')
+        want = self.packed("a", "--data", text, "--val", 0)[0]
+        programs = [("gzip", ".gz")] + [("zstd", ".zst")] * (shutil.which("zstd") is not None)
+        for program, ending in programs:
+            for path in (text, records):
+                packed = self.write(path.name + ending, subprocess.run([program, "-c"], input=path.read_bytes(),
+                                                                       stdout=subprocess.PIPE, check=True).stdout)
+                self.assertEqual(self.packed("b", "--data", packed, "--val", 0)[0], want)
+                self.assertEqual(self.packed("b", "--data", packed, "--val", 0.5)[1],
+                                 self.packed("b", "--data", path, "--val", 0.5)[1])
+            whole = packed.read_bytes()
+            self.fails(1, "data", "pack", "--data", self.write("cut" + ending, whole[:-6]), "--tokenizer",
+                       self.folder / "tok", "--out", self.folder / "x", says=("cut", "cannot be unpacked"))
+            nothing = subprocess.run([program, "-c"], input=b"", stdout=subprocess.PIPE, check=True).stdout
+            self.fails(1, "data", "pack", "--data", self.write("none" + ending, nothing), "--tokenizer",
+                       self.folder / "tok", "--out", self.folder / "x", says="contains no text")
+        self.fails(1, "data", "pack", "--data", self.folder / "a.txt.gz", "--tokenizer", self.folder / "tok",
+                   "--out", self.folder / "x", env={"PATH": str(self.folder)}, says=("gzip", "install"))
+
+    def test_pack_foreign_files(self):
+        self.prepare()
+        text = "A text that is long enough.\n" * 200
+        tar = b"name".ljust(257, b"x") + b"ustar"
+        for name, what, says in (("a.parquet", b"PAR1" + bytes(8), ("Parquet", "Python")),
+                                 ("a.txt.xz", b"\xfd7zXZ\0" + bytes(9), "xz"), ("a.bz2", b"BZh91AY", "bzip2"),
+                                 ("a.zip", b"PK\3\4" + bytes(9), "ZIP"), ("a.pdf", b"%PDF-1.7\n", "PDF"),
+                                 ("a.tar", tar, "tar"), ("a.gguf", b"GGUF" + bytes(9), "GGUF"),
+                                 ("utf16.txt", text.encode("utf-16"), ("UTF-16", "iconv")),
+                                 ("zero.bin", b"ab\0cd", "zero bytes"),
+                                 ("latin1.txt", (text + "caf\u00e9\n").encode("latin-1"),
+                                  ("not UTF-8", "0xe9", "line 201", "iconv"))):
+            for command in (("data", "pack", "--tokenizer", self.folder / "tok", "--out", self.folder / "x"),
+                            ("tokenizer", "train", "--out", self.folder / "x")):
+                self.fails(1, *command, "--data", self.write(name, what), says=[name] + list(
+                    [says] if isinstance(says, str) else says))
+            (self.folder / name).unlink()
+        self.fails(1, "eval", "--text", self.write("latin1.txt", "caf\u00e9".encode("latin-1")), says="not UTF-8")
+
+    def test_line_ends_and_marks_are_no_text(self):
+        self.prepare()
+        text = "One text,\n<|endoftext|>\nand another.\n<|endoftext|>\n"
+        want = self.packed("a", "--data", self.write("a.txt", text), "--val", 0)[0]
+        nll = lambda path: self.ok_json("eval", "--text", path, "--split", "<|endoftext|>")["nll"]
+        for other in (text.replace("\n", "\r\n"), "\ufeff" + text, "\ufeff" + text.replace("\n", "\r\n")):
+            path = self.write("b.txt", other)
+            self.assertEqual(self.packed("b", "--data", path, "--val", 0)[0], want)
+            self.assertEqual(nll(path), nll(self.folder / "a.txt"))
+
+    def test_one_text_is_cut_for_validation(self):
+        self.prepare()
+        lines = [f"Line {i} of a text that is one document.\n" for i in range(200)]
+        path = self.write("one.txt", "".join(lines))
+        whole = self.packed("a", "--data", path, "--split", "", "--val", 0)[0]
+        train, val, said = self.packed("b", "--data", path, "--split", "", "--val", 0.1)
+        # Whole lines: the last tenth, and no more than as much again.
+        self.assertEqual(train[1:-1] + val[1:-1], whole[1:-1])
+        self.assertIn(said["val"]["bytes"], [len("".join(lines[i:])) for i in range(200)])
+        self.assertGreaterEqual(said["val"]["bytes"], 0.1 * len("".join(lines)))
+        self.assertLess(said["val"]["bytes"], 0.11 * len("".join(lines)))
+        # Without lines, between words; a text too short to be cut stays whole, and that is said.
+        path.write_text("word " * 1000)
+        train, val, said = self.packed("c", "--data", path, "--split", "", "--val", 0.25)
+        self.assertGreater(len(val), 100)
+        path.write_text("a")
+        self.assertIn("nothing is held out", self.ok("data", "pack", "--data", path, "--split", "", "--tokenizer",
+                                                     self.folder / "tok", "--out", self.folder / "d").err)
+        self.assertEqual(self.packed("e", "--data", path, "--split", "", "--val", 0)[1], [])
 
     def test_pack_errors(self):
         stories, tok = self.prepare()
