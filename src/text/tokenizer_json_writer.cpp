@@ -138,9 +138,15 @@ std::optional<std::size_t> vocabulary_size(const TokenizerData& data) {
     for (const AddedToken& token : data.added) {
         added[static_cast<std::size_t>(token.id)] = &token;
     }
+    const std::vector<bool> named = made_by_text(data, false), made = made_by_text(data, true);
+    std::vector<bool> merges(data.tokens.size());  // those that merges take or make
+    for (std::size_t i = 0; i < merges.size(); ++i) merges[i] = made[i] && !named[i];
+    for (const Merge& m : data.merges) {
+        merges[static_cast<std::size_t>(m.left)] = merges[static_cast<std::size_t>(m.right)] = true;
+    }
     std::size_t size = data.tokens.size();
     const auto only_added = [&](std::size_t i) {
-        return added[i] && !added[i]->piece && data.types[i] != TokenType::byte &&
+        return added[i] && !added[i]->piece && !merges[i] && data.types[i] != TokenType::byte &&
                data.tokens[i] == added[i]->text && data.unk != static_cast<std::int32_t>(i);
     };
     while (size > 0 && only_added(size - 1)) --size;
@@ -151,9 +157,8 @@ std::optional<std::size_t> vocabulary_size(const TokenizerData& data) {
         if (i < size) continue;
         if (i != next++) return std::nullopt;
     }
-    const std::vector<bool> made = made_by_text(data, true);
     for (std::size_t i = 0; i < size; ++i) {
-        if (only_added(i) && made[i]) return std::nullopt;
+        if (only_added(i) && named[i]) return std::nullopt;
     }
     return size;
 }
