@@ -46,9 +46,9 @@ double EvalResult::seconds_per_token() const {
 
 int eval_logit_rows(const model::ModelSpec& spec) {
     constexpr std::int64_t kBytes = std::int64_t{64} << 20;
-    // A piece of a window has kCut rows.
+    // A piece of a window has kCut rows. A server scores prompts with as many, and draws from one.
     return static_cast<int>(
-        std::clamp<std::int64_t>(kBytes / (std::int64_t{4} * spec.vocab), model::kCut, 256));
+        std::clamp<std::int64_t>(kBytes / (std::int64_t{4} * spec.vocab), model::kCut + 1, 256));
 }
 
 std::vector<std::string_view> split_documents(std::string_view text, const EvalOptions& options) {

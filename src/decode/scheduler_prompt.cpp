@@ -40,17 +40,21 @@ bool Scheduler::score_piece() {
                                     [&](const RequestPtr& r) { return !r->ended && !waits(r); });
     if (others && std::exchange(scored_, !scored_)) return false;
     Request& r = **next;
+    // The first draw has a row of its own, which has the bits of any other draw's.
     std::int64_t piece = std::min<std::int64_t>(
-        {engine_.options().max_batch, engine_.options().max_logits, r.prefix - r.done});
+        {engine_.options().max_batch, engine_.options().max_logits - 1, r.prefix - r.done});
     if (piece_limit_ > 0) piece = std::min(piece, piece_limit_);
     if (r.done + piece < r.prefix) piece = (r.done + piece) / r.cut * r.cut - r.done;
-    MR_CHECK(piece > 0, "the engine has logits for a piece of a prompt");
+    MR_CHECK(piece > 0, "the engine has logits for a piece of a prompt, and for a draw");
+    const bool last = r.done + piece == r.prefix;
     pieces_.assign(1, {&r, piece});
-    items_.assign(1, {.seq = r.seq,
-                      .tokens = std::span(r.prompt).subspan(static_cast<std::size_t>(r.done),
-                                                            static_cast<std::size_t>(piece)),
-                      .logits = model::BatchItem::Logits::all,
-                      .form = r.form});
+    items_.assign(
+        1, {.seq = r.seq,
+            .tokens = std::span(r.prompt).subspan(static_cast<std::size_t>(r.done),
+                                                  static_cast<std::size_t>(piece)),
+            .logits = model::BatchItem::Logits::all,
+            .form = r.form,
+            .draw = last ? std::span<const model::Slot>(r.draws) : std::span<const model::Slot>()});
     const Tensor logits = submit(0);
     try {
         score(r, engine_.to_host(logits));
@@ -59,8 +63,6 @@ bool Scheduler::score_piece() {
         fail(r, error);
         return true;
     }
-    const bool last = r.done + piece == r.prefix;
-    if (last && r.most > 0) engine_.draw(logits.slice_rows(piece - 1, 1), r.draws);
     launched(r, piece);
     if (!last) return true;
     if (r.options.on_prompt) r.options.on_prompt(std::exchange(r.scored, {}));

@@ -340,7 +340,7 @@ inline std::vector<double> plain_nll(model::Engine& engine,
 
 // Every third request asks for the log-probabilities of its prompt, some for nothing else: they are
 // the model's, have the same bits as alone, and change no bits of any text. `plain` has logits for
-// kCut rows.
+// kCut rows, and the engines of `alone` for one more.
 template <typename Fresh>
 void expect_prompts_scored(model::Engine& engine, std::vector<Order> orders, Fresh&& alone,
                            model::Engine& plain) {
@@ -356,11 +356,17 @@ void expect_prompts_scored(model::Engine& engine, std::vector<Order> orders, Fre
         };
     }
     const std::vector<decode::Generated> got = run_orders(engine, orders);
-    expect_as_alone(orders, got, alone);
+    std::vector<Order> unscored = orders;
+    for (Order& order : unscored) order.options.prompt_logprobs = -1;
+    expect_as_alone(unscored, got, alone);
     std::size_t tokens = 0;
     for (std::size_t i = 0; i < orders.size(); i += 3) {
         SCOPED_TRACE("request " + std::to_string(i));
         ASSERT_EQ(got[i].found, 0);
+        Order again = orders[i];
+        again.arrives = 0;
+        again.cancelled = -1;
+        run_orders(alone(), {&again, 1});
         if (orders[i].cancelled < 0) {  // beside others, then alone
             ASSERT_EQ(scored[i].size(), 2U);
         }

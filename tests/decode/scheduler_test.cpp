@@ -38,7 +38,7 @@ std::unique_ptr<model::Engine> engine_of(int sequences, std::int64_t pool = 0, i
 struct Fresh {
     std::unique_ptr<model::Engine> engine;
     model::Engine& operator()() {
-        engine = engine_of(1);
+        engine = engine_of(1, 0, 1, 30);
         return *engine;
     }
 };
@@ -225,7 +225,7 @@ TEST(Scheduler, PromptsAreScoredBesideTexts) {
 }
 
 TEST(Scheduler, APromptThatFillsTheContextCanBeScored) {
-    const auto engine = engine_of(1);
+    const auto engine = engine_of(1, 0, 1, 2);
     Scheduler scheduler(*engine);
     std::vector<PromptToken> scored;
     GenerateOptions options;

@@ -88,9 +88,9 @@ TEST_F(GpuScheduler, PromptsAreScoredBesideTexts) {
     const test::OnDevice loaded = small_model(DType::bf16);
     const auto orders = test::random_orders(60, 10, 2000, 330, 24, model::kCut);
     const auto plain = engine_of(loaded, 1, 0, true, model::kCut);
-    for (const int logits : {64, 200}) {
+    for (const int logits : {65, 200}) {
         test::expect_prompts_scored(*engine_of(loaded, 6, 4000, true, logits), orders,
-                                    Alone{engine_of(loaded, 1, 0, true, model::kCut)}, *plain);
+                                    Alone{engine_of(loaded, 1, 0, true, model::kCut + 1)}, *plain);
     }
 }
 
