@@ -36,6 +36,7 @@ test-compat: program ## compare with transformers and tokenizers, in its own vir
 	$(call venv,build/compat)
 	build/compat/bin/pip install -q -r tests/compat/requirements.txt
 	build/compat/bin/python -B tests/compat/record.py --check
+	build/compat/bin/python -B tests/compat/record_keys.py --check
 	MILLRACE_DEVICE=cpu MILLRACE_BIN=$(BUILD)/millrace python3 -B tests/cli/compat_test.py
 	MILLRACE_DEVICE=cpu MILLRACE_BIN=$(BUILD)/millrace \
 	    MILLRACE_PYTHON=$(CURDIR)/build/compat/bin/python python3 -B tests/cli/transformers_test.py

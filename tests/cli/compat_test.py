@@ -74,6 +74,12 @@ class CompatTest(driver.CliTest):
                 again = self.ok_json("run", gguf, "-p", PROMPT, "-n", 24, "--temp", 0, "-q")
                 self.assertEqual((again["ids"], again["text"]), (made["ids"], made["text"]))
 
+    def test_other_words_for_the_same(self):
+        for name, (config, case) in models.SAME.items():
+            with self.subTest(model=name):
+                folder = models.write_same(self.folder / name, config, case)
+                self.assert_near(self.nll(folder), RECORDED["models"][case]["nll"])
+
     def test_what_is_not_supported_is_refused(self):
         for name, (config, says) in models.REFUSED.items():
             with self.subTest(model=name):

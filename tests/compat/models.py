@@ -216,6 +216,20 @@ CASES = {
         "rotary_pct", "rotary_emb_base"), {}),
 }
 
+# Configurations that say the same as a case in other words, as transformers reads them.
+SAME = {
+    "gpt2-common-names": (without(gpt2(hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+                                       max_position_embeddings=256),
+                                  "n_embd", "n_layer", "n_head", "n_positions"), "gpt2"),
+    # The common names win.
+    "gpt2-both-names": (gpt2(n_layer=1, n_head=2, num_hidden_layers=2, num_attention_heads=4), "gpt2"),
+    "gpt2-one-head-common": (gpt2(num_attention_heads=1), "gpt2-one-head"),
+    # A quarter of 16 is half of the 8 that a head has.
+    "neox-head-dim": (neox(head_dim=16), "neox-rotary-half"),
+    "neox-head-dim-same": (neox(head_dim=8), "neox"),
+    "qwen2-window-0-unused": (qwen2(sliding_window=0), "qwen2"),
+}
+
 # Cases that millrace refuses, and a word of its error. Never a wrong answer.
 REFUSED = {
     "llama-dynamic": (llama(rope_scaling={"rope_type": "dynamic", "factor": 2.0}), "rope_type"),
@@ -223,11 +237,16 @@ REFUSED = {
         "rope_type": "longrope", "factor": 2.0, "short_factor": [1.0] * 4,
         "long_factor": [2.0] * 4}), "rope_type"),
     "llama-yarn-untruncated": (llama(rope_scaling={**YARN, "truncate": False}), "truncate"),
+    "llama-yarn-truncate-null": (llama(rope_scaling={**YARN, "truncate": None}), "truncate"),
+    "mistral-window-0": (mistral(sliding_window=0), "sliding_window"),
+    "qwen2-window-0": (qwen2(sliding_window=0, use_sliding_window=True, max_window_layers=1),
+                       "sliding_window"),
+    "neox-head-dim-64": (neox(head_dim=64), "head_dim"),
     "llama-experts": (llama(num_local_experts=4), "--ignore-key num_local_experts"),
     "llama-logits-scaling": (llama(logits_scaling=4.0), "--ignore-key logits_scaling"),
     "llama-unknown-key": (llama(a_key_of_tomorrow=1), "--ignore-key a_key_of_tomorrow"),
     "llama-unknown-activation": (llama(hidden_act="mish"), "hidden_act"),
-    "llama-mlp-bias": (llama(mlp_bias=True), "mlp bias"),
+    "llama-mlp-bias": (llama(mlp_bias=True), "mlp_bias"),
     "llama-quantised": (llama(quantization_config={"quant_method": "gptq"}),
                         "quantization_config"),
     "mixtral": (llama(architectures=["MixtralForCausalLM"], model_type="mixtral"),
@@ -357,6 +376,13 @@ def write_safetensors(path, tensors, dtype):
         body += raw
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def write_same(folder, config, case):
+    """The folder of the case with this configuration."""
+    folder = write(folder, case, *CASES[case])
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    return folder
 
 
 def write(folder, name, config, options):

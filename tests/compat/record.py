@@ -76,6 +76,11 @@ def record(old):
             path = models.write(pathlib.Path(folder) / name, name, config, options)
             out["models"][name] = ask_model(path, options)
             print(name, out["models"][name]["nll"], file=sys.stderr)
+        for name, (config, case) in models.SAME.items():
+            path = models.write_same(pathlib.Path(folder) / name, config, case)
+            found, expected = ask_model(path, models.CASES[case][1]), out["models"][case]
+            if found != expected:
+                raise SystemExit(f"{name} is not {case} in other words: {found}, {expected}")
     for name, case in tokenizer_cases.cases().items():
         out["tokenizers_of"][name], out["decoded"][name] = ask_tokenizer(
             case, tokenizer_cases.TEXTS)

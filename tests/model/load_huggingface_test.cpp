@@ -267,13 +267,13 @@ TEST(LoadHuggingFace, BadConfigurationsAreNamed) {
         {"llama2", [](json& c) { c["num_hidden_layers"] = 2.5; }, {"num_hidden_layers", "2.5"}},
         {"llama2", [](json& c) { c["num_hidden_layers"] = 0; }, {"layers", "0"}},
         {"llama2", [](json& c) { c["num_attention_heads"] = 0; }, {"num_attention_heads"}},
-        {"llama2", [](json& c) { c["num_key_value_heads"] = 3; }, {"kv heads", "3"}},
+        {"llama2", [](json& c) { c["num_key_value_heads"] = 3; }, {"num_key_value_heads", "3"}},
         {"llama2", [](json& c) { c["head_dim"] = 7; }, {"rotary", "7"}},
         {"llama2", [](json& c) { c["hidden_act"] = "mish"; }, {"hidden_act", "mish", "silu"}},
         {"llama2", [](json& c) { c["rms_norm_eps"] = "small"; }, {"rms_norm_eps", "small"}},
         {"llama2", [](json& c) { c["rms_norm_eps"] = -1; }, {"norm epsilon", "-1"}},
         {"llama2", [](json& c) { c["tie_word_embeddings"] = 1; }, {"tie_word_embeddings"}},
-        {"llama2", [](json& c) { c["mlp_bias"] = true; }, {"mlp bias"}},
+        {"llama2", [](json& c) { c["mlp_bias"] = true; }, {"mlp_bias"}},
         {"llama2",
          [](json& c) {
              c["quantization_config"] = {{"quant_method", "gptq"}};

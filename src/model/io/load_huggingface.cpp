@@ -93,7 +93,10 @@ void read_yarn(const Config& scaling, ModelSpec& spec) {
         rope.attention_factor =
             yarn_mscale(rope.factor, mscale) / yarn_mscale(rope.factor, mscale_all);
     }
-    if (!scaling.get_bool("truncate", true)) {
+    // Here null is no.
+    const bool truncates = scaling.find("truncate") ? scaling.get_bool("truncate", true)
+                                                    : !scaling.object().contains("truncate");
+    if (!truncates) {
         scaling.fail("truncate", "YaRN with a range that is not truncated is not supported");
     }
 }
@@ -133,6 +136,13 @@ void read_rope_scaling(const Config& config, const Config& scaling, ModelSpec& s
     }
 }
 
+// The head whose share is rotated. GPT-NeoX's `head_dim` changes only that one, as in transformers;
+// its heads themselves are hidden_size / num_attention_heads.
+int rotated_head(const Config& config, const ModelSpec& spec) {
+    const int given = spec.family == "gpt-neox" ? config.find_int("head_dim").value_or(0) : 0;
+    return given > 0 ? given : spec.head_dim;
+}
+
 // Both dialects: transformers 5 has everything in `rope_parameters`; before, it was `rope_theta`
 // and `rope_scaling`, and GPT-NeoX had its own names.
 void read_rope(const Config& config, ModelSpec& spec, std::vector<std::string>& notes) {
@@ -165,8 +175,17 @@ void read_rope(const Config& config, ModelSpec& spec, std::vector<std::string>& 
         part = 1;
     }
     spec.rope.theta = theta;
-    spec.rope.rotary = static_cast<int>(spec.head_dim * part);
+    spec.rope.rotary = static_cast<int>(rotated_head(config, spec) * part);
+    if (spec.rope.rotary > spec.head_dim) {
+        config.fail("head_dim", fmt::format("turns {} elements of a head of {}", spec.rope.rotary,
+                                            spec.head_dim));
+    }
     spec.rope.style = ops::RopeStyle::half;
+    if (spec.rope.rotary % 2 != 0 && part < 1) {
+        config.fail(part_key, fmt::format("turns {} of the {} elements of a head (head_dim, or "
+                                          "hidden_size / num_attention_heads): an odd number",
+                                          spec.rope.rotary, spec.head_dim));
+    }
     if (scaling) read_rope_scaling(config, *scaling, spec);
 }
 
@@ -197,7 +216,8 @@ void read_windows(const Config& config, ModelSpec& spec) {
     int window = config.object().contains("sliding_window")
                      ? config.find_int("sliding_window").value_or(0)
                      : 4096;
-    if (qwen && !config.get_bool("use_sliding_window", false)) window = 0;
+    const bool switched_on = !qwen || config.get_bool("use_sliding_window", false);
+    if (!switched_on) window = 0;
     std::vector<bool> slides = read_layer_types(config, spec.layers);
     const auto sliding = std::count(slides.begin(), slides.end(), true);
     if (sliding > 0 && window == 0) {
@@ -213,17 +233,47 @@ void read_windows(const Config& config, ModelSpec& spec) {
         const int first = config.find_int("max_window_layers").value_or(28);
         for (int i = first; i < spec.layers; ++i) slides[static_cast<std::size_t>(i)] = true;
     }
+    const bool some = std::find(slides.begin(), slides.end(), true) != slides.end();
+    if (some && window == 0 && switched_on && config.find("sliding_window")) {
+        config.fail("sliding_window", "must be at least 1: in a window of 0 no token sees any",
+                    "null is no window");
+    }
     if (window < spec.context) set_windows(spec, window, slides);
 }
 
-ModelSpec read_gpt2(const Config& config, ModelSpec spec) {
-    spec.dim = config.need_int("n_embd");
-    spec.layers = config.need_int("n_layer");
-    spec.heads = spec.kv_heads = config.need_int("n_head");
+// A number of GPT-2's under its own name or under the one that other families have (the
+// attribute_map of transformers). If both are there, the other families' wins, as in transformers.
+struct Gpt2Number {
+    const char* key;  // the one that was read
+    std::optional<int> value;
+};
+Gpt2Number read_gpt2_number(const Config& config, const char* own, const char* common,
+                            std::vector<std::string>& notes) {
+    const auto value = config.find_int(own), other = config.find_int(common);
+    if (!other) return {own, value};
+    if (value && *value != *other) {
+        notes.push_back(fmt::format("config.json has {} {} and {} {}: the latter is taken", own,
+                                    *value, common, *other));
+    }
+    return {common, other};
+}
+
+ModelSpec read_gpt2(const Config& config, ModelSpec spec, std::vector<std::string>& notes) {
+    const auto number = [&](const char* own, const char* common) {
+        const Gpt2Number read = read_gpt2_number(config, own, common, notes);
+        if (!read.value) config.fail(own, "the field is missing");
+        return *read.value;
+    };
+    spec.dim = number("n_embd", "hidden_size");
+    spec.layers = number("n_layer", "num_hidden_layers");
+    const Gpt2Number heads = read_gpt2_number(config, "n_head", "num_attention_heads", notes);
+    if (!heads.value) config.fail("n_head", "the field is missing");
+    spec.heads = spec.kv_heads = *heads.value;
     spec.hidden = config.find_int("n_inner").value_or(4 * spec.dim);
-    spec.context = config.find_int("n_positions").value_or(1024);
+    spec.context = read_gpt2_number(config, "n_positions", "max_position_embeddings", notes)
+                       .value.value_or(1024);
     if (spec.heads < 1 || spec.dim % spec.heads != 0) {
-        config.fail("n_head", fmt::format("n_embd = {} is not a multiple of it", spec.dim));
+        config.fail(heads.key, fmt::format("the width of {} is not a multiple of it", spec.dim));
     }
     spec.head_dim = spec.dim / spec.heads;
     spec.norm = NormKind::layer;
@@ -265,7 +315,9 @@ ModelSpec read_llama(const Config& config, ModelSpec spec) {
     spec.qk_norm = like == "qwen3";
     // Our own key, for models with Llama's layers that were trained by diffusion.
     if (spec.family == "sdar") spec.qk_norm = config.get_bool("qk_norm", true);
-    spec.mlp_bias = spec.family == "llama" && config.get_bool("mlp_bias", false);
+    if (spec.family == "llama" && config.get_bool("mlp_bias", false)) {
+        config.fail("mlp_bias", "biases in a gated MLP are not supported");
+    }
     return spec;
 }
 
@@ -293,7 +345,7 @@ ModelSpec read_spec(const Config& config, const std::string& folder,
                     "use the original model, or a GGUF of it");
     }
     spec.vocab = config.need_int("vocab_size");
-    if (spec.family == "gpt2") return read_gpt2(config, std::move(spec));
+    if (spec.family == "gpt2") return read_gpt2(config, std::move(spec), notes);
     if (spec.family == "llada") return read_llada(config, std::move(spec), notes);
     spec.dim = config.need_int("hidden_size");
     spec.layers = config.need_int("num_hidden_layers");
@@ -313,6 +365,10 @@ ModelSpec read_spec(const Config& config, const std::string& folder,
                     fmt::format("hidden_size = {} is not a multiple of it", spec.dim));
     }
     spec.head_dim = head_dim > 0 ? head_dim : spec.dim / spec.heads;
+    if (spec.kv_heads > 0 && spec.heads % spec.kv_heads != 0) {
+        config.fail("num_key_value_heads",
+                    fmt::format("num_attention_heads = {} is not a multiple of it", spec.heads));
+    }
     spec.tied_embeddings = config.get_bool("tie_word_embeddings", false);
     read_rope(config, spec, notes);
     spec = spec.family == "gpt-neox" ? read_neox(config, std::move(spec))
@@ -334,11 +390,14 @@ Source open_huggingface(const std::string& path, const LoadOptions& options) {
     if (folder.filename().empty() && folder.has_parent_path()) folder = folder.parent_path();
     const std::string config_file = (folder / "config.json").string();
     if (!fs::exists(config_file, code)) {
-        throw Error::input({.file = path,
-                            .problem = "there is no config.json here: not a Hugging Face model",
-                            .remedy =
-                                "give a GGUF file, a Hugging Face folder, a llama2.c .bin or the "
-                                "folder of a training run"});
+        throw Error::input(
+            {.file = path,
+             .problem = "there is no config.json here: not a Hugging Face model",
+             .remedy = fs::exists(folder / "model.safetensors", code)
+                           ? "if a conversion into this folder was stopped, convert "
+                             "again with --force"
+                           : "give a GGUF file, a Hugging Face folder, a llama2.c .bin or "
+                             "the folder of a training run"});
     }
     const auto document =
         formats::JsonDocument::parse(read_text_file(config_file, 1u << 24), config_file);
