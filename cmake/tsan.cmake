@@ -34,7 +34,7 @@ target_compile_definitions(mr_tsan_options INTERFACE MR_PORTABLE_ONLY=1
 set(tsan_left_out
     # What no thread of these tests runs: reports, the training run, the server behind its desk.
     decode/eval_page observe/own_file observe/page observe/roofline observe/run_page observe/run_report observe/trace story/*
-    train/measure train/plan/* train/report train/run_folder train/run_log train/run_look train/run_ranks
+    train/layout train/measure train/plan/* train/report train/run_folder train/run_log train/run_look train/run_ranks
     train/run_setup train/sampler train/story_floor train/trainer
     serve/answer serve/api serve/api_generate serve/api_messages serve/api_request serve/api_structure
     serve/api_text serve/calls serve/fields serve/fingerprint serve/format_anthropic serve/format_openai
@@ -42,7 +42,7 @@ set(tsan_left_out
     # What starts no thread: readers and writers of files, templates, schemas and their patterns.
     formats/bytes formats/gguf* formats/json* formats/llama2c formats/safetensors
     model/io/convert model/io/convert_gguf model/io/convert_huggingface model/io/convert_tensors
-    model/io/generation model/io/known_keys model/io/load_diffusion
+    model/io/generation model/io/known_keys model/io/load_diffusion model/io/model_folder
     model/io/load_gguf model/io/load_huggingface model/io/load_llama2c model/io/source model/io/write_model
     text/case_tables text/chat text/chat_tools text/chat_writer text/columns text/jinja/* text/letter_case
     text/tokenizer_gguf text/tokenizer_json text/tokenizer_json_steps text/tokenizer_json_writer

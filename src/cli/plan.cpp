@@ -156,10 +156,7 @@ int run(const PlanOptions& options, const Command& command) {
     if (found.fitting.empty()) {
         throw Error::usage({.field = "layout",
                             .problem = "there is none: " + found.fault,
-                            .remedy = report.job.exact
-                                          ? "change one of them, or give --reduce fast "
-                                            "where sums need no fixed order"
-                                          : "change one of them"});
+                            .remedy = "change one of the options that are given"});
     }
     report.layouts = std::move(found.fitting);
     out(options.shared.json ? json_text(plan_json(report)) : plan_text(report));

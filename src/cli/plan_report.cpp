@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -17,8 +18,18 @@ using plan::Traffic;
 // What the trainer lacks or has not measured; update it with the trainer.
 constexpr const char* kNotMeasured =
     "'millrace train' has not been measured on more than one GPU yet";
-constexpr const char* kNotTogether =
-    "'millrace train' supports ZeRO 2 and 3 only without a pipeline";
+// What GPU-hours leave out: docs/parallel.md, "What is not counted".
+constexpr const char* kNotCounted[] = {"restarts after failures",
+                                       "steps done again",
+                                       "checkpoints",
+                                       "validation",
+                                       "reading data",
+                                       "slow nodes",
+                                       "power limits",
+                                       "idle GPUs",
+                                       "trial runs"};
+constexpr const char* kPublishedHours =
+    "the published totals of Llama 2 7B, Llama 3 8B and 70B are 1.7 to 3.5 times the plan's";
 constexpr const char* kToCompare =
     "'millrace train' will have neither --tensor nor --interleave: this is for comparison with "
     "other programs";
@@ -38,7 +49,6 @@ double gpu_hours(const PlanReport& report, const Candidate& one, double tokens) 
 std::vector<const char*> notes(const PlanReport& report, const Layout& layout) {
     std::vector<const char*> out;
     if (report.cluster.gpus > 1) out.push_back(kNotMeasured);
-    if (layout.zero >= 2 && layout.pipeline > 1) out.push_back(kNotTogether);
     if (layout.only_to_compare()) out.push_back(kToCompare);
     return out;
 }
@@ -233,6 +243,7 @@ Json plan_json(const PlanReport& report) {
             {"masters", report.job.bf16_masters ? "bf16" : "f32"},
             {"reduce", report.job.exact ? "exact" : "fast"},
             {"tokens", report.tokens > 0 ? Json(report.tokens) : Json()},
+            {"gpu_hours_not_counted", Json(kNotCounted)},
             {"layouts", layouts}};
 }
 
@@ -267,6 +278,8 @@ std::string plan_text(const PlanReport& report) {
         observe::figure(hours), report.tokens > 0 ? fmt::format("{:g}", tokens) : "a billion",
         observe::figure(hours * band.low / step), observe::figure(hours * band.high / step),
         observe::long_seconds(tokens / speed));
+    text += fmt::format("not counted {}:\n            {}\n", fmt::join(kNotCounted, ", "),
+                        kPublishedHours);
     text += fmt::format("error       computing off by {:.0f}%{}: {}\n", 100 * band.computing,
                         band.links > 0 ? fmt::format(", links by {:.0f}%", 100 * band.links) : "",
                         report.calibration);

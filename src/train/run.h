@@ -97,9 +97,6 @@ class Run {
         double loss = 0;                      // nats per token
         std::optional<double> bits_per_byte;  // none: the tokens print no text
     };
-    void settle_ranks();
-    void settle_grains();
-    void require_grains_of_one_pass() const;
     void make_links(const model::ModelSpec& spec);
     model::PipelineStage stage_options() const;
     std::string pipeline_plan() const;

@@ -2,13 +2,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <bit>
 #include <string>
 #include <vector>
 
 #include "core/comm/device_link.h"
 #include "core/error.h"
 #include "observe/units.h"
+#include "train/layout.h"
 #include "train/parallel/device_exchange.h"
 #include "train/plan/work.h"
 #include "train/run.h"
@@ -36,97 +36,6 @@ double flops(const plan::LayerWork& work) {
 
 }  // namespace
 
-void Run::settle_ranks() {
-    const int ranks = comm_.size();
-    if (ranks > 1 && !o_.cuda && o_.reduce == "fast") {
-        throw Error::usage({.field = "--reduce",
-                            .value = o_.reduce,
-                            .problem = "needs NCCL, but the ranks run on CPUs",
-                            .remedy = "leave --reduce exact, or give --device cuda"});
-    }
-    if (o_.pipeline < 1) o_.validate();  // throws its error
-    if (ranks % o_.pipeline != 0) {
-        throw Error::usage(
-            {.field = "--pipeline",
-             .value = fmt::format("{}", o_.pipeline),
-             .problem = fmt::format("{} cannot be divided into that many stages",
-                                    observe::counted(ranks, "rank")),
-             .remedy = fmt::format("launch a multiple of {} ranks (mpirun -n {}), or give another "
-                                   "--pipeline",
-                                   o_.pipeline, o_.pipeline)});
-    }
-    grid_ = {ranks / o_.pipeline, o_.pipeline};
-    if (o_.cuda && grid_.replicas > comm::kMostDeviceRanks) {
-        throw Error::usage(
-            {.field = "ranks",
-             .value = fmt::format("{}", ranks),
-             .problem = fmt::format("on GPUs a model has at most {} replicas, and this is {}",
-                                    comm::kMostDeviceRanks, grid_.replicas),
-             .remedy = "launch fewer, or give a larger --pipeline"});
-    }
-    if (std::has_single_bit(static_cast<unsigned>(grid_.replicas))) return;
-    throw Error::usage({.field = "ranks",
-                        .value = fmt::format("{}", ranks),
-                        .problem = o_.pipeline == 1
-                                       ? std::string("must be a power of two")
-                                       : fmt::format("with --pipeline {} make {} replicas of the "
-                                                     "model, which must be a power of two",
-                                                     o_.pipeline, grid_.replicas),
-                        .remedy = "launch another number"});
-}
-
-// The number of grains is fixed at the start of the run.
-void Run::settle_grains() {
-    const int replicas = grid_.replicas;
-    if (o_.micro_batches > 0) {
-        const std::int64_t asked = std::int64_t{o_.micro_batches} * replicas;
-        if (asked > 1 << 30 || (o_.grains != 0 && o_.grains != asked)) {
-            throw Error::usage(
-                {.field = "--micro-batches",
-                 .value = fmt::format("{}", o_.micro_batches),
-                 .problem = fmt::format("{} of the model make{} {} grains of it, and {}",
-                                        observe::counted(replicas, "replica"),
-                                        replicas == 1 ? "s" : "", asked,
-                                        o_.grains != 0 ? fmt::format("there are {}", o_.grains)
-                                                       : std::string("that is too many")),
-                 .remedy = resumed_ ? "leave it out: the run has its grains from its first step"
-                                    : "leave it or --grains out"});
-        }
-        o_.grains = static_cast<int>(asked);
-    }
-    if (o_.grains == 0) {
-        o_.grains = replicas * static_cast<int>(std::bit_ceil(static_cast<unsigned>(o_.pipeline)));
-    }
-    if (o_.grains % replicas == 0) return;
-    throw Error::usage(
-        {.field = "--grains",
-         .value = fmt::format("{}", o_.grains),
-         .problem = o_.pipeline == 1
-                        ? fmt::format("{} ranks do not divide it", replicas)
-                        : fmt::format("{} replicas of the model do not divide it", replicas),
-         .remedy = resumed_
-                       ? "launch as many ranks as do: the run has its grains from its first step"
-                       : "give a power of two that they divide, or another number of ranks"});
-}
-
-// Sharded gradients are summed over ranks grain by grain (model/train/grad_shards.h): a grain of
-// several passes would need whole gradients until its last pass.
-void Run::require_grains_of_one_pass() const {
-    if (comm_.alone() || o_.zero < 2 || o_.grain_passes() == 1) return;
-    const std::int64_t sequences = std::int64_t{o_.batch} * o_.accumulate;
-    std::int64_t grains = o_.grains;
-    while (sequences % grains == 0 && sequences / grains > o_.batch) grains *= 2;
-    const bool there_are = sequences % grains == 0;
-    throw Error::usage(
-        {.field = "--zero",
-         .value = fmt::format("{}", o_.zero),
-         .problem = fmt::format("a grain must be one pass, and is {} with --grains {}",
-                                o_.grain_passes(), o_.grains),
-         .remedy = resumed_    ? "give --zero 1: the run has its grains from its first step"
-                   : there_are ? fmt::format("give --grains {}", grains)
-                               : "give --zero 1, or an --accumulate that is a power of two"});
-}
-
 std::unique_ptr<TimedExchange> Run::make_exchange(comm::Comm& replicas) {
     const auto bucket = static_cast<std::int64_t>(o_.bucket * 1024 * 1024);
     if (!o_.cuda) return std::make_unique<Exchange>(replicas, bucket);
@@ -141,22 +50,7 @@ void Run::make_links(const model::ModelSpec& spec) {
         if (!comm_.alone()) exchange_ = make_exchange(comm_);
         return;
     }
-    if (grid_.stages > spec.layers) {
-        throw Error::usage(
-            {.field = "--pipeline",
-             .value = fmt::format("{}", grid_.stages),
-             .problem = fmt::format("the model has {}, and every stage has at least one",
-                                    observe::counted(spec.layers, "layer")),
-             .remedy = "give at most that"});
-    }
-    if (o_.grains == 1) {
-        throw Error::usage(
-            {.field = "--micro-batches",
-             .value = "1",
-             .problem = "a pipeline needs at least two grains",
-             .remedy = resumed_ ? "leave --pipeline out: the run has one grain from its first step"
-                                : "give 2 or more"});
-    }
+    require_stages(o_, grid_, spec, resumed_);
     const double rows = spec.diffusion ? 2 : 1;  // rows of a layer per row of the head
     const double layer =
         rows * flops(plan::layer_work(spec, o_.seq, *model::recompute_of(o_.recompute)));

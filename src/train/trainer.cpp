@@ -11,6 +11,7 @@
 #include "core/out_of_memory.h"
 #include "core/output_file.h"
 #include "model/io/source.h"
+#include "train/layout.h"
 #include "train/run.h"
 
 namespace mr::train {
@@ -296,12 +297,7 @@ void Run::finish() {
     try_to_report();
 }
 
-void Run::settle() {
-    settle_ranks();
-    settle_grains();
-    o_.validate();
-    require_grains_of_one_pass();
-}
+void Run::settle() { grid_ = settle_layout(o_, comm_.size(), resumed_); }
 
 TrainResult Run::go(RunFolder* folder) {
     folder_ = folder;

@@ -20,11 +20,11 @@ def published():
 
 class Plan(driver.CliTest):
     def test_the_parts_add_up(self):
-        got = self.ok_json("plan", *CLUSTER, "--tokens", "15e12", "--layouts", 3)
+        got = self.ok_json("plan", *CLUSTER, "--tokens", "15e12", "--layouts", 2)
         self.assertEqual((got["gpus"], got["node"], got["device"]), (1024, 8, "h100"))
         # NVLink's rate is for both directions, the network's for one.
         self.assertEqual((got["link_node_bytes_s"], got["link_net_bytes_s"]), (450e9, 50e9))
-        self.assertEqual(len(got["layouts"]), 3)
+        self.assertEqual(len(got["layouts"]), 2)
         for layout in got["layouts"]:
             self.assertEqual(layout["data"] * layout["pipeline"], 1024)
             self.assertEqual(layout["tensor"], 1)
@@ -54,9 +54,23 @@ class Plan(driver.CliTest):
         # Features that train lacks are reported; on one GPU there are none.
         asked = self.ok("plan", "random:llama-3-8b", "--gpus", 16, "--tensor", 8).out
         self.assertIn("neither --tensor nor --interleave", asked)
-        both = self.ok("plan", "random:gpt2", "--gpus", 8, "--pipeline", 2, "--zero", 2).out
-        self.assertIn("ZeRO 2 and 3 only without a pipeline", both)
+        for part in ("not counted", "restarts after failures", "1.7 to"):
+            self.assertIn(part, text)
         self.assertNotIn("note", self.ok("plan", "random:gpt2", "--batch", 8).out)
+
+    def test_what_the_hours_leave_out(self):
+        """docs/parallel.md: published totals beside the plan's hours of steps alone."""
+        for model, device, tokens, seq, batch, published in (
+                ("llama-2-7b", "a100", 2e12, 4096, 1024, 184320),
+                ("llama-3-8b", "h100", 15e12, 8192, 1024, 1.3e6),
+                ("llama-3-70b", "h100", 15e12, 8192, 2048, 6.4e6)):
+            with self.subTest(model=model):
+                got = self.ok_json("plan", f"random:{model}", "--device", device, "--gpus", 1024,
+                                   "--seq", seq, "--batch", batch, "--tokens", tokens,
+                                   "--reduce", "fast")
+                self.assertIn("restarts after failures", got["gpu_hours_not_counted"])
+                times = published / got["layouts"][0]["gpu_hours"]
+                self.assertTrue(1.65 <= times <= 3.5, times)
 
     def test_a_layout_that_is_given(self):
         got = self.ok_json("plan", "random:llama-3-8b", "--gpus", 16, "--pipeline", 4, "--zero", 1,
@@ -112,10 +126,17 @@ class Plan(driver.CliTest):
                 ((model, "--gpus", 0), "--gpus"),
                 ((model, "--gpus", 8, "--data", 3), "--gpus is 8"),
                 ((model, "--gpus", 16, "--pipeline", 16), "more than the 12 layers"),
+                ((model, "--gpus", 8, "--pipeline", 8, "--micro-batches", 1),
+                 ["train' refuses it", "a pipeline needs at least two grains"]),
+                ((model, "--gpus", 8, "--pipeline", 2, "--zero", 2),
+                 ["train' refuses it: --zero 2", "0 or 1 with --pipeline"]),
+                ((model, "--gpus", 8, "--pipeline", 2, "--zero", 3), "--zero 3"),
+                ((model, "--gpus", 16384, "--data", 16384, "--batch", 16384), "at most 4096"),
                 ((model, "--gpus", 8, "--pipeline", 3), "--pipeline 3"),
                 ((model, "--gpus", 8, "--batch", 12, "--data", 8), "--batch 12 is not a multiple"),
                 ((model, "--gpus", 8, "--micro-batches", 3, "--batch", 24), "power of two"),
-                ((model, "--gpus", 13, "--batch", 13), ["13 replicas", "--reduce fast"]),
+                ((model, "--gpus", 13, "--batch", 13), "power of two"),
+                ((model, "--gpus", 13, "--batch", 13, "--reduce", "fast"), "power of two"),
                 ((model, "--device", "abacus"), ["abacus", "h100, h200"]),
                 ((model, "--link-net", "400"), ["--link-net", "no unit"]),
                 ((model, "--link-net", "400furlongs/s"), ["--link-net", "unknown unit"]),
@@ -131,7 +152,6 @@ class Plan(driver.CliTest):
                 self.fails(2, "plan", *arguments, says=says)
         # 18 bytes of 70 billion parameters are 1.15 TiB.
         self.fails(3, "plan", "random:llama-3-70b", says=["needs 1.2", "GPUs of 1.26 TiB"])
-        self.ok("plan", model, "--gpus", 13, "--batch", 13, "--reduce", "fast")
 
     def test_rates(self):
         def net(text):

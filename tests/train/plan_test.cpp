@@ -1,4 +1,5 @@
 // Plans compared with cases computed by hand, and with the trainer's own numbers.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +8,8 @@
 #include "core/error.h"
 #include "model/io/random.h"
 #include "model/train/train_engine.h"
+#include "model/train/train_ops.h"
+#include "train/layout.h"
 #include "train/plan/measured.h"
 #include "train/plan/search.h"
 
@@ -317,9 +320,15 @@ TEST(Plan, LayoutsThatCannotBe) {
     EXPECT_EQ(fault(8, 1, 1), "");
     EXPECT_NE(fault(4, 1, 1).find("are 4 GPUs, and --gpus is 8"), std::string::npos);
     EXPECT_NE(fault(8, 1, 2).find("not a multiple of 8 replicas x 2"), std::string::npos);
-    EXPECT_NE(fault(8, 1, 3).find("no power of two"), std::string::npos);
-    j.exact = false;
-    EXPECT_EQ(fault(8, 1, 3), "");
+    // train needs powers of two also for sums in the library's order; other programs do not.
+    for (const bool exact : {true, false}) {
+        j.exact = exact;
+        EXPECT_NE(fault(8, 1, 3).find("--micro-batches 3: must be a power of two"),
+                  std::string::npos);
+    }
+    EXPECT_EQ(fault(1, 1, 3, 8), "");
+    j.exact = true;
+    EXPECT_NE(fault(1, 1, 3, 8).find("no power of two"), std::string::npos);
     j.spec.layers = 4;
     EXPECT_NE(fault(1, 8, 1).find("more than the 4 layers"), std::string::npos);
     ClusterSpec odd = cluster("h100", 7);
@@ -387,6 +396,71 @@ TEST(Plan, RefusesOtherFiles) {
     refuses("250.0", "0", "ms_per_step");
     refuses("\"batch\": 32", "\"batch\": -1", "batch");
     refuses("{", "[", "bench.json");
+}
+
+// Every layout that is proposed, in the options of train that a user would type for it, passes
+// train's own checks.
+TEST(Plan, ProposesOnlyWhatTrainAccepts) {
+    int proposed = 0, pipelines = 0;
+    for (const char* name : {"gpt2", "tinyllama-1.1b", "llama-3-8b"}) {
+        for (const int gpus : {1, 2, 6, 8, 64, 1024}) {
+            for (const std::int64_t batch : {1, 3, 8, 96, 1024}) {
+                for (const bool exact : {true, false}) {
+                    Job wanted = job(name, 1024, batch);
+                    wanted.exact = exact;
+                    const ClusterSpec machines = cluster("h200", gpus);
+                    for (const Candidate& one :
+                         find_layouts(machines, wanted, Wanted{}, 100000).fitting) {
+                        const Layout& l = one.layout;
+                        SCOPED_TRACE(fmt::format(
+                            "{} on {}: batch {}, data {}, pipeline {}, ZeRO "
+                            "{}, {} micro-batches",
+                            name, gpus, batch, l.data, l.pipeline, l.zero, l.micro_batches));
+                        train::TrainOptions typed;
+                        typed.batch = static_cast<int>(batch / l.data / l.micro_batches);
+                        typed.accumulate = l.data * l.micro_batches;
+                        typed.seq = wanted.seq;
+                        typed.pipeline = l.pipeline;
+                        typed.zero = l.zero;
+                        typed.micro_batches = l.micro_batches;
+                        typed.recompute = model::recompute_name(l.recompute);
+                        typed.reduce = exact ? "exact" : "fast";
+                        typed.cuda = true;
+                        ASSERT_EQ(std::int64_t{typed.batch} * typed.accumulate, batch);
+                        ASSERT_NO_THROW({
+                            const train::RankGrid grid = train::settle_layout(typed, gpus, false);
+                            train::require_stages(typed, grid, wanted.spec, false);
+                            ASSERT_EQ(grid.replicas, l.data);
+                            ASSERT_EQ(grid.stages, l.pipeline);
+                            ASSERT_EQ(typed.grains / grid.replicas, l.micro_batches);
+                        });
+                        ++proposed;
+                        pipelines += l.pipeline > 1 ? 1 : 0;
+                    }
+                }
+            }
+        }
+    }
+    EXPECT_GT(proposed, 2000);
+    EXPECT_GT(pipelines, 500);
+}
+
+// What train refuses is refused in its words, and what train accepts is not.
+TEST(Plan, RefusesWhatTrainRefuses) {
+    const auto fault = [](int gpus, std::int64_t batch, const Layout& layout) {
+        return layout_fault(cluster("h100", gpus), job("gpt2", 1024, batch), layout);
+    };
+    const auto says = [](const std::string& said, const char* part) {
+        EXPECT_NE(said.find(part), std::string::npos) << said;
+    };
+    says(fault(8, 8, {.pipeline = 8}), "a pipeline needs at least two grains");
+    EXPECT_EQ(fault(8, 8, {.pipeline = 8, .micro_batches = 2}), "");
+    EXPECT_EQ(fault(8, 8, {.data = 2, .pipeline = 4}), "");  // two grains, one for each replica
+    says(fault(8, 8, {.data = 4, .pipeline = 2, .zero = 2}), "--zero 2");
+    EXPECT_EQ(fault(8, 8, {.data = 4, .pipeline = 2, .zero = 1}), "");
+    says(fault(6, 6, {.data = 3, .pipeline = 2}), "power of two");
+    says(fault(2, 6, {.data = 2, .micro_batches = 3}), "--micro-batches 3");
+    says(fault(1, 1 << 20, {}), "beyond 2^28 tokens");
 }
 
 }  // namespace

@@ -6,9 +6,12 @@
 #include <bit>
 #include <cmath>
 #include <iterator>
+#include <limits>
 
 #include "core/error.h"
 #include "model/train/train_engine.h"
+#include "model/train/train_ops.h"
+#include "train/layout.h"
 #include "train/parallel/schedule.h"
 #include "train/plan/memory.h"
 
@@ -217,6 +220,48 @@ std::vector<int> stage_layers(const ClusterSpec& cluster, const Job& job, const 
     return train::balanced_layers(layers, stages, layer, head);
 }
 
+train::TrainOptions options_of(const Job& job, const Layout& layout) {
+    const int grains = layout.data * layout.micro_batches;
+    train::TrainOptions out;
+    // A grain is a pass. train refuses far smaller batches than those that an int cannot hold.
+    out.batch = static_cast<int>(
+        std::min<std::int64_t>(job.batch / grains, std::numeric_limits<int>::max()));
+    out.accumulate = grains;
+    out.seq = job.seq;
+    out.recompute = model::recompute_name(layout.recompute);
+    out.masters = job.bf16_masters ? "bf16" : "f32";
+    out.reduce = job.exact ? "exact" : "fast";
+    out.zero = layout.zero;
+    out.pipeline = layout.pipeline;
+    out.micro_batches = layout.micro_batches;
+    out.cuda = true;
+    return out;
+}
+
+namespace {
+
+// What train says of the layout before its first step; empty: nothing.
+std::string train_fault(const Job& job, const Layout& layout) {
+    constexpr std::int64_t kMost = 1 << 20;  // grains, as train's own limit
+    if (std::int64_t{layout.data} * layout.micro_batches > kMost) {
+        return fmt::format("{} replicas x {} micro-batches are more than {} grains", layout.data,
+                           layout.micro_batches, kMost);
+    }
+    try {
+        train::TrainOptions options = options_of(job, layout);
+        const train::RankGrid grid = train::settle_layout(options, layout.gpus(), false);
+        train::require_stages(options, grid, job.spec, false);
+        model::require_trainable_heads(job.spec, true);
+    } catch (const Error& error) {
+        const ErrorInfo& info = error.info();
+        return fmt::format("'millrace train' refuses it: {}{}{}: {}", info.field,
+                           info.value.empty() ? "" : " ", info.value, info.problem);
+    }
+    return {};
+}
+
+}  // namespace
+
 std::string layout_fault(const ClusterSpec& cluster, const Job& job, const Layout& layout) {
     if (layout.gpus() != cluster.gpus) {
         return fmt::format("--data {} x --pipeline {}{} are {} GPUs, and --gpus is {}", layout.data,
@@ -241,6 +286,7 @@ std::string layout_fault(const ClusterSpec& cluster, const Job& job, const Layou
         return fmt::format("--batch {} is not a multiple of {} replicas x {} micro-batches",
                            job.batch, layout.data, layout.micro_batches);
     }
+    if (!layout.only_to_compare()) return train_fault(job, layout);
     if (job.exact && !std::has_single_bit(static_cast<std::uint64_t>(grains))) {
         return fmt::format(
             "{} replicas x {} micro-batches are no power of two, which exact sums need",

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "train/options.h"
 #include "train/plan/cluster.h"
 #include "train/plan/work.h"
 
@@ -82,7 +83,12 @@ bool fits(const Cost& cost, const ClusterSpec& cluster);
 // The layers of each stage: in order, so that the slowest is as fast as possible.
 std::vector<int> stage_layers(const ClusterSpec& cluster, const Job& job, const Layout& layout);
 
-// What is wrong with a layout, in words that name the option; empty: nothing.
+// The options that give `train` this layout on GPUs, with layout.gpus() ranks. It must not be one
+// that is only to compare, and the batch must be a multiple of its grains.
+train::TrainOptions options_of(const Job& job, const Layout& layout);
+
+// What is wrong with a layout, in words that name the option; empty: nothing. By the checks of a
+// run itself (train/layout.h), unless the layout is only to compare.
 std::string layout_fault(const ClusterSpec& cluster, const Job& job, const Layout& layout);
 
 // layout_fault() must be empty for it.
