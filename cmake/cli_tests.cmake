@@ -4,8 +4,11 @@ if(Python3_FOUND AND TARGET millrace_cli)
     # A program that MILLRACE_FAULT kills while it saves; the real one has no such code.
     add_executable(millrace_faulty ${PROJECT_SOURCE_DIR}/tests/cli/faulty.cpp)
     target_link_libraries(millrace_faulty PRIVATE mr_cli)
+    # Kills a program at a system call.
+    add_executable(millrace_kill_at ${PROJECT_SOURCE_DIR}/tests/cli/kill_at.cpp)
+    target_link_libraries(millrace_kill_at PRIVATE mr_options)
     set(cli_environment
-        "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_FAULTY=$<TARGET_FILE:millrace_faulty>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<$<BOOL:${MILLRACE_SANITIZE}>:address,undefined>$<$<BOOL:${MILLRACE_TSAN}>:thread>")
+        "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_FAULTY=$<TARGET_FILE:millrace_faulty>;MILLRACE_KILL_AT=$<TARGET_FILE:millrace_kill_at>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<$<BOOL:${MILLRACE_SANITIZE}>:address,undefined>$<$<BOOL:${MILLRACE_TSAN}>:thread>")
     if(TARGET millrace_asan)  # otherwise the program itself is sanitized
         list(APPEND cli_environment "MILLRACE_ASAN=$<TARGET_FILE:millrace_asan>")
     else()

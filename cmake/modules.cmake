@@ -52,7 +52,7 @@ endfunction()
 # are alone, also where cmake/tsan.cmake compiles them, and those that need CUDA.
 function(millrace_modules_together count)
     foreach(alone decode/api model/io/load_huggingface text/tokenizer_json
-            ops/linear/linear_backward train/output_folder)
+            ops/linear/linear_backward core/output_folder)
         set_source_files_properties(${PROJECT_SOURCE_DIR}/src/${alone}.cpp PROPERTIES
                                     SKIP_UNITY_BUILD_INCLUSION ON)
     endforeach()

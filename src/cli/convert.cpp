@@ -88,8 +88,10 @@ void add_convert(const Command& app, Action& action) {
                     "FILE.gguf, FILE.safetensors, or a folder for a Hugging Face model")
         .required();
     command
-        .add_option("--type", options->type,
-                    "Type of the weights: f32, f16, bf16, q8_0 or q4_0; default: unchanged")
+        .add_option(
+            "--type", options->type,
+            "Type of the weights: f32, f16, bf16, q8_0 or q4_0; default: unchanged, and f16 for "
+            "quantised ones in safetensors, which holds none")
         .one_of({"f32", "f16", "bf16", "q8_0", "q4_0"});
     command
         .add_option("--tokenizer", options->shared.tokenizer,

@@ -455,13 +455,15 @@ void SafetensorsWriter::end_whole_tensors() {
     }
 }
 
-void SafetensorsWriter::finish() {
+void SafetensorsWriter::finish(const std::function<void()>& ready) {
     if (!header_written_) write_header();
     MR_CHECK(written_ == declared_, "every declared tensor was written");
     end_whole_tensors();
     std::string sums;
     for (const std::uint64_t sum : sums_) sums += (sums.empty() ? "" : " ") + sum_text(sum);
     out_.rewrite(sizeof(std::uint64_t), header(sums, sum_text(header_sum(plain_header_))));
+    out_.sync();
+    if (ready) ready();
     out_.commit();
 }
 

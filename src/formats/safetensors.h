@@ -8,6 +8,7 @@
 // Reading a file checks the header's; check_sums() checks the tensors'.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -57,7 +58,8 @@ class SafetensorsWriter {
     void set_metadata(std::string_view key, std::string_view value);
     void declare(std::string_view name, DType dtype, const Shape& shape);
     void write(const void* data, std::size_t bytes);
-    void finish();
+    // `ready` is called once all is on the disk, before the file appears under its name.
+    void finish(const std::function<void()>& ready = {});
 
   private:
     struct Declared {

@@ -15,11 +15,11 @@
 #include "core/error.h"
 #include "core/mapped_file.h"
 #include "core/output_file.h"
+#include "core/output_folder.h"
 #include "formats/safetensors.h"
 #include "model/io/source.h"
 #include "model/io/write_model.h"
 #include "train/fault.h"
-#include "train/output_folder.h"
 #include "train/state_file.h"
 
 namespace mr::train {

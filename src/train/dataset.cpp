@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/output_folder.h"
 #include "formats/json.h"
 #include "text/tokenizer.h"
-#include "train/output_folder.h"
 #include "train/shards.h"
 
 namespace mr::train {

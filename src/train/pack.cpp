@@ -16,6 +16,7 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
+#include "core/output_folder.h"
 #include "core/philox.h"
 #include "formats/json.h"
 #include "model/io/source.h"
@@ -23,7 +24,6 @@
 #include "text/tokenizer.h"
 #include "text/tokenizer_json_writer.h"
 #include "train/corpus.h"
-#include "train/output_folder.h"
 
 namespace mr::train {
 namespace {

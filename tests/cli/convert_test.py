@@ -1,6 +1,7 @@
 """millrace convert: round trips through every format, and outputs that cannot be written."""
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -8,6 +9,15 @@ import time
 import driver
 
 MODEL = driver.REFERENCE / "llama2"
+
+
+def contents(folder):
+    """The files in a folder, if it is there, without what a killed process left under a name of its
+    own: {name: bytes}."""
+    if not folder.exists():
+        return {}
+    return {p.name: p.read_bytes() for p in folder.iterdir()
+            if p.is_file() and ".millrace-partial." not in p.name}
 
 
 class Convert(driver.CliTest):
@@ -103,6 +113,100 @@ class Convert(driver.CliTest):
             process.communicate(timeout=60)
             self.assertEqual(process.returncode, code)
             self.assertEqual(list(self.folder.iterdir()), [])
+
+    def old_model(self, place):
+        """A folder of another model than MODEL, with files that a conversion does not write."""
+        self.ok("convert", driver.REFERENCE / "qwen2", place)
+        (place / "generation_config.json").write_text('{"temperature": 0.1}')
+        (place / "chat_template.jinja").write_text("old")
+        (place / "notes.txt").write_text("mine")
+        return place
+
+    def kill_everywhere(self, target, before, command, check):
+        """Runs `command`, killed before the first, second, ... system call that changes files, each
+        time from `before` (or nothing) at `target`, and checks what is left."""
+        for call in range(1, 1000):
+            for left in target.parent.iterdir():
+                shutil.rmtree(left)
+            if before:
+                shutil.copytree(before, target)
+            done = subprocess.run([driver.KILL_AT, str(call), driver.BIN, *map(str, command)],
+                                  capture_output=True, timeout=driver.HANG)
+            if done.returncode == 77:
+                self.skipTest("processes cannot be traced here")
+            if done.returncode != 0:
+                self.assertEqual(done.returncode, 10, done.stderr)
+                break
+            with self.subTest(call=call):
+                check()
+            if call % 7 == 0:  # the next conversion makes it whole
+                self.ok(*command)
+                self.assertEqual([p.name for p in target.parent.iterdir()], [target.name])
+                self.assertEqual({**contents(target), **self.new}, contents(target))
+                self.assertEqual(list(target.glob("*.millrace-partial.*")), [])
+        self.assertGreater(call, 20)
+
+    def test_killed_at_any_system_call(self):
+        old = self.old_model(self.folder / "old")
+        fresh = self.folder / "fresh"
+        self.ok("convert", MODEL, fresh)
+        self.new = contents(fresh)
+        was = contents(old)
+        after = {**self.new, "notes.txt": b"mine"}
+        place = self.folder / "place"
+        place.mkdir()
+        target = place / "model"
+        command = ("convert", MODEL, target, "--force")
+        seen = set()
+
+        def whole(*states):
+            now = contents(target)
+            seen.add(states.index(now) if now in states else None)
+            self.assertIn(now, states)
+
+        self.kill_everywhere(target, old, command, lambda: whole(was, after))
+        self.assertEqual(seen, {0, 1}, "killed before and after the exchange")
+        self.kill_everywhere(target, None, command, lambda: whole({}, self.new))
+        # With a folder in it, its files are replaced one by one: what is half of each is no model.
+        (old / "original").mkdir()
+        refused = []
+
+        def whole_or_none():
+            now = contents(target)
+            self.assertEqual(now["notes.txt"], b"mine")
+            if now not in (was, after):
+                self.fails(1, "run", target, "-p", "x", "-n", 1, says=["config.json", "convert again"]
+                           if "model.safetensors" in now else "config.json")
+                refused.append(now)
+
+        self.kill_everywhere(target, old, command, whole_or_none)
+        self.assertGreater(len(refused), 3)
+        # A single file and what is beside it.
+        command = ("convert", MODEL, target / "model.safetensors", "--force")
+        self.kill_everywhere(target, old, command, whole_or_none)
+
+    def test_the_working_directory_is_replaced_in_place(self):
+        old = self.old_model(self.folder / "old")
+        self.ok("convert", MODEL, ".", "--force", cwd=old)
+        self.assertFalse((old / "chat_template.jinja").exists())
+        inode = old.stat().st_ino
+        self.ok("convert", driver.REFERENCE / "qwen2", ".", "--force", cwd=old)
+        self.assertEqual(old.stat().st_ino, inode)
+        self.assertEqual((old / "notes.txt").read_text(), "mine")
+        # Through a link, the folder is replaced and the link stays.
+        link = self.folder / "link"
+        link.symlink_to("old")
+        said = self.ok("convert", MODEL, link, "--force").err
+        self.assertIn("kept, being no files of a model: notes.txt", said)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual((link / "notes.txt").read_text(), "mine")
+
+    def test_a_changed_type_is_said(self):
+        quantised, target = self.folder / "q.gguf", self.folder / "hf"
+        self.ok("convert", MODEL, quantised, "--type", "q8_0")
+        self.assertIn("of type q8_0 became f16", self.ok("convert", quantised, target).err)
+        notes = self.ok_json("convert", quantised, target, "--force")["notes"]
+        self.assertTrue(any("became f16" in note for note in notes), notes)
 
     def test_an_unwritable_folder(self):
         if os.geteuid() == 0:

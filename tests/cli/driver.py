@@ -15,6 +15,8 @@ BUILD = pathlib.Path(os.environ.get("MILLRACE_BUILD", SOURCE / "build" / "releas
 BIN = os.environ.get("MILLRACE_BIN", str(BUILD / "millrace"))
 # The program with MILLRACE_FAULT (faulty.cpp).
 FAULTY = os.environ.get("MILLRACE_FAULTY", str(BUILD / "millrace_faulty"))
+# Kills a program at a system call (kill_at.cpp).
+KILL_AT = os.environ.get("MILLRACE_KILL_AT", str(BUILD / "millrace_kill_at"))
 DATA = pathlib.Path(os.environ.get("MILLRACE_DATA", SOURCE / ".." / "shared" / "data"))
 REFERENCE = SOURCE / "tests" / "reference"
 STORIES = DATA / "models" / "stories260K.bin"

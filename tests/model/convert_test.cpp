@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -494,6 +495,110 @@ TEST(Convert, FilesThatAreThereNeedForce) {
     EXPECT_NE(content("llama/config.json").find("qwen2"), std::string::npos);
 }
 
+// Names in a folder, hidden ones too.
+std::set<std::string> names_in(const fs::path& folder) {
+    std::set<std::string> out;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+        out.insert(entry.path().filename().string());
+    }
+    return out;
+}
+
+std::string joined(const std::vector<std::string>& notes) {
+    std::string out;
+    for (const std::string& note : notes) out += note + "\n";
+    return out;
+}
+
+// Nothing of an older model is left, neither where the folder is exchanged nor where its files are
+// replaced one by one (it has a folder in it), and what is no model's stays and is named.
+TEST(Convert, AFolderThatIsReplacedHasNothingOfTheOldModel) {
+    const std::set<std::string> fresh = [] {
+        TempFolder other;
+        convert_model(reference("llama2"), other / "m");
+        return names_in(other / "m");
+    }();
+    for (const bool with_folder : {false, true}) {
+        SCOPED_TRACE(with_folder);
+        TempFolder folder;
+        convert_model(reference("qwen2"), folder / "m");
+        const std::string old[] = {"generation_config.json",
+                                   "chat_template.jinja",
+                                   "vocab.json",
+                                   "model.safetensors.index.json",
+                                   "model-00001-of-00002.safetensors",
+                                   "pytorch_model.bin"};
+        for (const std::string& name : old) std::ofstream(folder / ("m/" + name)) << "{}";
+        const std::string own[] = {"README.md", "notes.txt", "model.py", "adapter.safetensors"};
+        for (const std::string& name : own) std::ofstream(folder / ("m/" + name)) << name;
+        fs::create_symlink("nowhere", folder / "m/link");
+        fs::permissions(folder / "m", fs::perms(0750));
+        fs::permissions(folder / "m/model.safetensors", fs::perms(0600));
+        if (with_folder) fs::create_directory(folder / "m/.git");
+        EXPECT_NE(
+            error_of([&] { convert_model(reference("llama2"), folder / "m"); }).find("--force"),
+            std::string::npos);
+        const ConvertResult result =
+            convert_model(reference("llama2"), folder / "m", {.force = true});
+        std::set<std::string> expected = fresh;
+        expected.insert(std::begin(own), std::end(own));
+        expected.insert("link");
+        if (with_folder) expected.insert(".git");
+        EXPECT_EQ(names_in(folder / "m"), expected);
+        for (const std::string& name : own) EXPECT_EQ(read_text_file(folder / ("m/" + name)), name);
+        EXPECT_TRUE(fs::is_symlink(folder / "m/link"));
+        EXPECT_EQ(fs::status(folder / "m").permissions(), fs::perms(0750));
+        EXPECT_EQ(fs::status(folder / "m/model.safetensors").permissions(), fs::perms(0600));
+        EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"m"}) << "nothing beside it";
+        const std::string notes = joined(result.notes);
+        for (const char* part : {"removed with the older model: chat_template.jinja", "vocab.json",
+                                 "kept, being no files of a model: README.md", "notes.txt"}) {
+            EXPECT_NE(notes.find(part), std::string::npos) << part << "\n" << notes;
+        }
+        EXPECT_EQ(load_model(folder / "m").spec.family, "llama");
+    }
+}
+
+// A folder with only a stale part of a model is not taken for an empty one.
+TEST(Convert, APartOfAnOldModelNeedsForce) {
+    for (const char* name : {"generation_config.json", "chat_template.jinja", "vocab.json"}) {
+        TempFolder folder;
+        fs::create_directory(folder / "m");
+        std::ofstream(folder / ("m/" + std::string(name))) << "{}";
+        EXPECT_NE(error_of([&] { convert_model(reference("llama2"), folder / "m"); }).find(name),
+                  std::string::npos);
+        if (name == std::string("vocab.json")) continue;
+        // A single file leaves the folder's other files, and says so.
+        const ConvertResult one = convert_model(reference("llama2"), folder / "m/one.safetensors");
+        EXPECT_NE(joined(one.notes).find(name), std::string::npos) << joined(one.notes);
+        EXPECT_EQ(names_in(folder / "m"), (std::set<std::string>{"one.safetensors", name}));
+        convert_model(reference("llama2"), folder / "m/one.safetensors", {.force = true});
+        const std::string path = folder / ("m/" + std::string(name));
+        EXPECT_TRUE(!fs::exists(path) || read_text_file(path) != "{}") << "it is the old one";
+        EXPECT_EQ(load_model(folder / "m/one.safetensors").spec.family, "llama");
+    }
+}
+
+// A type that changes although none was asked for is said.
+TEST(Convert, TypesThatChangeAreSaid) {
+    TempFolder folder;
+    const auto notes = [&](const std::string& in, const std::string& out,
+                           const ConvertOptions& options = {}) {
+        return joined(convert_model(in, folder / out, options).notes);
+    };
+    EXPECT_EQ(notes(reference("llama2"), "q8.gguf", to_type(DType::q8_0)).find("became"),
+              std::string::npos);
+    const std::string said = notes(folder / "q8.gguf", "hf");
+    EXPECT_NE(said.find("of type q8_0 became f16: safetensors holds no quantised weights"),
+              std::string::npos)
+        << said;
+    // Asked for, or unchanged.
+    EXPECT_EQ(notes(folder / "q8.gguf", "hf32", to_type(DType::f32)).find("became"),
+              std::string::npos);
+    EXPECT_EQ(notes(folder / "q8.gguf", "same.gguf").find("became"), std::string::npos);
+    EXPECT_EQ(notes(reference("llama2"), "plain").find("became"), std::string::npos);
+}
+
 TEST(Convert, ProgressEndsAtTheTotal) {
     TempFolder folder;
     std::uint64_t last = 0, end = 0;
@@ -529,7 +634,17 @@ TEST(Convert, RefusesWhatItMust) {
     says(folder / "a.gguf", folder / "b", to_type(DType::q8_0), "safetensors supports");
     fs::create_directory(folder / "shards");
     std::ofstream(folder / "shards/model.safetensors.index.json") << "{}";
-    says(folder / "a.gguf", folder / "shards", {.force = true}, "in several shards");
+    says(folder / "a.gguf", folder / "shards", {}, "model.safetensors.index.json");
+    says(folder / "a.gguf", folder / "shards/a.safetensors", {.force = true}, "in several shards");
+    fs::create_directory(folder / "checkpoint");
+    for (const char* name : {"state.json", "optimizer.safetensors"}) {
+        std::ofstream(folder / ("checkpoint/" + std::string(name))) << "{}";
+    }
+    says(folder / "a.gguf", folder / "checkpoint", {.force = true},
+         "a checkpoint of a training run");
+    std::ofstream(folder / "file") << "mine";
+    says(folder / "a.gguf", folder / "file", {.force = true}, "is a file, not a folder");
+    EXPECT_EQ(read_text_file(folder / "file"), "mine");
     EXPECT_FALSE(fs::exists(folder / "b"));
     says(folder / "a.gguf", folder / "b.gguf", to_type(DType::q6_k), "q6_k");
     says(folder / "a.gguf", folder / "no/such/folder/b.gguf", {}, "no/such/folder/b.gguf");

@@ -10,10 +10,12 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
+#include "formats/bytes.h"
 #include "formats/gguf_writer.h"
 #include "model/io/convert_formats.h"
 #include "model/io/convert_tensors.h"
 #include "model/io/generation.h"
+#include "model/io/model_folder.h"
 #include "model/io/tokenizer_companions.h"
 #include "ops/quant/quant.h"
 #include "text/tokenizer_json_writer.h"
@@ -130,9 +132,15 @@ struct OutputPlace {
 
 void require_safetensors_can_hold(const OutputPlace& place, const ConvertOptions& options) {
     std::error_code code;
-    if (fs::exists(place.folder / "model.safetensors.index.json", code)) {
+    if (place.one_file && fs::exists(place.folder / "model.safetensors.index.json", code)) {
         throw Error::usage({.file = place.folder.string(),
                             .problem = "the folder holds a model in several shards",
+                            .remedy = "give another folder for the output"});
+    }
+    if (fs::exists(place.folder / "state.json", code) &&
+        fs::exists(place.folder / "optimizer.safetensors", code)) {
+        throw Error::usage({.file = place.folder.string(),
+                            .problem = "the folder is a checkpoint of a training run",
                             .remedy = "give another folder for the output"});
     }
     if (options.type && is_quantised(*options.type)) {
@@ -199,12 +207,30 @@ std::vector<Companion> companions_of(const ConvertInput& input, const std::strin
     return out;
 }
 
+// The files of an older model that a conversion to `place` would leave: readers would take them for
+// the new one's.
+std::vector<fs::path> stale_files(const OutputPlace& place,
+                                  const std::vector<Companion>& companions) {
+    std::vector<fs::path> out;
+    for (const std::string& name : folder_files(place.folder).model) {
+        const fs::path path = place.folder / name;
+        const bool written = path == place.weights ||
+                             std::ranges::any_of(companions, [&](const Companion& companion) {
+                                 return companion.path == path;
+                             });
+        // Beside a single file only what is read with it: the folder may hold other models.
+        if (!written && (!place.one_file || is_read_beside_weights(name))) out.push_back(path);
+    }
+    return out;
+}
+
 // Throws if a file of the input or, without --force, one of a folder would be replaced. Returns why
 // a single file's companions are left alone; empty if they are not.
 std::string require_free(const std::string& in, const OutputPlace& place,
                          const std::vector<Companion>& companions, const ConvertOptions& options) {
     std::vector<fs::path> outputs = {place.weights};
     for (const Companion& companion : companions) outputs.push_back(companion.path);
+    for (const fs::path& stale : stale_files(place, companions)) outputs.push_back(stale);
     refuse_own_input(in, options, outputs);
     if (options.force) return {};
     const std::span<const fs::path> beside = std::span(outputs).subspan(place.one_file ? 1 : 0);
@@ -224,13 +250,63 @@ std::string require_free(const std::string& in, const OutputPlace& place,
         there->string());
 }
 
-// All files are written beside their targets and then renamed: a failed conversion leaves an older
-// model in the folder as it was. Returns the names, the weights first.
+// Writes the companions and the weights, all under temporary names until all are on the disk.
+// `stale`: what goes with the older model.
+void write_files(const OutputPlace& place, const std::vector<Companion>& companions,
+                 Converter& converter, Cleanup& cleanup, const std::vector<fs::path>& stale) {
+    std::vector<std::unique_ptr<OutputFile>> files;
+    for (const auto& [path, text] : companions) {
+        auto& file = files.emplace_back(std::make_unique<OutputFile>(path.string()));
+        file->write(text);
+        file->sync();
+        cleanup.add(path);
+    }
+    cleanup.add(place.weights);
+    // A folder without config.json is no model for any program: the old one's goes first, and the
+    // new one's comes last. A process that is killed between leaves no mix of two that loads.
+    write_safetensors(place.weights.string(), converter, {}, [&] {
+        if (companions.empty()) return;
+        std::error_code code;
+        fs::remove(companions.front().path, code);
+        for (const fs::path& path : stale) fs::remove(path, code);
+        sync_path(place.folder.string());
+    });
+    for (std::size_t i = files.size(); i-- > 0;) files[i]->commit();  // config.json is the first
+    sync_path(place.folder.string());
+    cleanup.keep();
+}
+
+// Where it can be, a folder is replaced as one; else its files one by one. A failed conversion
+// leaves an older model in the folder as it was. Returns the names, the weights first.
 std::vector<std::string> write_all(const OutputPlace& place,
                                    const std::vector<Companion>& companions, Converter& converter) {
+    std::vector<std::string> names = {place.weights.string()};
+    for (const Companion& companion : companions) names.push_back(companion.path.string());
     Cleanup cleanup;
     std::error_code code;
-    if (!fs::is_directory(place.folder, code)) {
+    const bool there = fs::is_directory(place.folder, code);
+    const std::vector<fs::path> stale = stale_files(place, companions);
+    if (!place.one_file) {
+        if (!there)
+            cleanup.add_folders(fs::absolute(place.folder).lexically_normal().parent_path());
+        // A folder without a model may be any folder.
+        const bool has_model = there && !folder_files(place.folder).model.empty();
+        if (auto swap = !there || has_model ? FolderSwap::make(place.folder) : nullptr) {
+            OutputPlace staged = place;
+            staged.folder = swap->folder();
+            staged.weights = staged.folder / place.weights.filename();
+            std::vector<Companion> beside = companions;
+            for (Companion& companion : beside) {
+                companion.path = staged.folder / companion.path.filename();
+            }
+            Cleanup none;  // the folder goes as a whole
+            write_files(staged, beside, converter, none, {});
+            swap->commit();
+            cleanup.keep();
+            return names;
+        }
+    }
+    if (!there) {
         cleanup.add_folders(place.folder);
         if (!fs::create_directories(place.folder, code) || code) {
             throw Error::input(
@@ -238,20 +314,33 @@ std::vector<std::string> write_all(const OutputPlace& place,
                  .problem = fmt::format("cannot make the folder: {}", code.message())});
         }
     }
-    std::vector<std::string> names = {place.weights.string()};
-    std::vector<std::unique_ptr<OutputFile>> files;
-    for (const auto& [path, text] : companions) {
-        auto& file = files.emplace_back(std::make_unique<OutputFile>(path.string()));
-        file->write(text);
-        file->sync();
-        cleanup.add(path);
-        names.push_back(path.string());
-    }
-    cleanup.add(place.weights);
-    write_safetensors(place.weights.string(), converter);
-    for (const auto& file : files) file->commit();
-    cleanup.keep();
+    write_files(place, companions, converter, cleanup, stale);
     return names;
+}
+
+// "a.txt, b.txt and 3 more"
+std::string listed(const std::vector<std::string>& names) {
+    constexpr std::size_t kShown = 5;
+    std::string out;
+    for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) {
+        out += (i > 0 ? ", " : "") + formats::printable(names[i]);
+    }
+    return names.size() > kShown ? fmt::format("{} and {} more", out, names.size() - kShown) : out;
+}
+
+// What a replaced folder lost besides what was written anew, and what it kept.
+void note_replaced(const OutputPlace& place, const std::vector<Companion>& companions,
+                   std::vector<std::string>& notes) {
+    std::vector<std::string> removed;
+    for (const fs::path& path : stale_files(place, companions)) {
+        removed.push_back(path.filename().string());
+    }
+    if (!removed.empty()) {
+        notes.push_back(fmt::format("removed with the older model: {}", listed(removed)));
+    }
+    const FolderFiles files = folder_files(place.folder);
+    if (place.one_file || files.model.empty() || files.others.empty()) return;
+    notes.push_back(fmt::format("kept, being no files of a model: {}", listed(files.others)));
 }
 
 ConvertResult to_safetensors(ConvertInput input, const std::string& in, const std::string& out,
@@ -271,9 +360,11 @@ ConvertResult to_safetensors(ConvertInput input, const std::string& in, const st
     companions.front().text = huggingface_config(spec, tokenizer.get(), converter.main_type(), in);
     if (!left.empty()) companions.clear();
     ConvertResult result;
+    if (left.empty()) note_replaced(place, companions, result.notes);
     result.files = write_all(place, companions, converter);
     result.bytes = converter.bytes();
     result.tensors = converter.tensors().size();
+    for (std::string& said : converter.notes()) result.notes.push_back(std::move(said));
     if (!left.empty()) result.notes.push_back(left);
     if (lacks_tokenizer) {
         result.notes.push_back(

@@ -40,7 +40,9 @@ struct ConvertResult {
 // are not a whole number of blocks becomes f16. q4_0 files hold the LM head (the embedding, where
 // tied) in q8_0: it decides between tokens and is only one matrix of many.
 //
-// The file that `out` names is replaced. Existing files in a folder need `force`. A .safetensors
+// The file that `out` names is replaced. In a folder the files of an older model need `force`; then
+// all of them go, whatever the new one is made of, and other files stay (model_folder.h). Either is
+// done in one step or leaves a folder without config.json if the process is killed. A .safetensors
 // file gets its companions (config.json, tokenizer.json, ...) only if the folder has none of them,
 // or with `force`; otherwise they stay as they are, and a note says so.
 //

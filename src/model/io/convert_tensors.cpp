@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "core/cpu.h"
@@ -60,8 +61,35 @@ Converter::Converter(ConvertInput input, Dialect dialect, const ConvertOptions& 
     plan();
 }
 
+// Of the matrices whose type changed although none was asked for, one line for each change.
+void Converter::note_changed_types(std::vector<std::string>& notes) const {
+    if (options_.type) return;
+    std::map<std::pair<DType, DType>, int> changed;
+    for (const OutTensor& tensor : tensors_) {
+        if (!is_matrix(tensor.parts.front().role) || tensor.shape.rank != 2) continue;
+        const bool noted = std::ranges::find(fallbacks_, tensor.name) != fallbacks_.end();
+        for (const RoleAt part : tensor.parts) {
+            const DType from = source_dtype(part);
+            if (from != tensor.dtype && !noted) ++changed[{from, tensor.dtype}];
+        }
+    }
+    for (const auto& [types, count] : changed) {
+        const auto& [from, to] = types;
+        const bool lacks = is_quantised(from) && dialect_ != Dialect::gguf;
+        notes.push_back(fmt::format(
+            "{} of type {} became {}: {}",
+            count == 1 ? "1 matrix" : fmt::format("{} matrices", count), dtype_name(from),
+            dtype_name(to),
+            lacks ? "safetensors holds no quantised weights (--type f32 or bf16 is another choice, "
+                    "and "
+                    "FILE.gguf keeps them)"
+                  : "this format has it in one tensor with others (--type says which type)"));
+    }
+}
+
 std::vector<std::string> Converter::notes() const {
     std::vector<std::string> out;
+    note_changed_types(out);
     if (!fallbacks_.empty()) {
         out.push_back(
             fmt::format("{} matrices ({}, ...) have rows that are not a multiple of 32: f16",
@@ -343,7 +371,7 @@ void Converter::write_matrix(const OutTensor& tensor, const Write& write) {
 }
 
 void write_safetensors(const std::string& path, Converter& converter,
-                       const std::function<void()>& progress) {
+                       const std::function<void()>& progress, const std::function<void()>& ready) {
     formats::SafetensorsWriter writer(path);
     writer.set_metadata("format", "pt");
     for (const OutTensor& tensor : converter.tensors()) {
@@ -353,7 +381,7 @@ void write_safetensors(const std::string& path, Converter& converter,
         writer.write(data, bytes);
         if (progress) progress();
     });
-    writer.finish();
+    writer.finish(ready);
     if (progress) progress();
 }
 

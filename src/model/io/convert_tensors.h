@@ -62,6 +62,7 @@ class Converter {
         std::function<void(std::int64_t row, std::vector<float>& scratch, std::byte* out)>;
 
     void plan();
+    void note_changed_types(std::vector<std::string>& notes) const;
     void add(RoleAt at, std::vector<RoleAt> parts);
     DType choose_type(Role role, const OutTensor& out);
     DType part_type(const OutTensor& out) const;
@@ -94,8 +95,10 @@ class Converter {
     std::vector<std::vector<float>> scratch_;  // by thread
 };
 
-// Writes the tensors of `converter`. `progress` is called between parts of the data.
+// Writes the tensors of `converter`. `progress` is called between parts of the data, `ready` once
+// all is on the disk, before the file appears.
 void write_safetensors(const std::string& path, Converter& converter,
-                       const std::function<void()>& progress = {});
+                       const std::function<void()>& progress = {},
+                       const std::function<void()>& ready = {});
 
 }  // namespace mr::model

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace mr::train {
+namespace mr {
 
 // A folder under a temporary name, which is removed unless it is renamed to its target.
 class PartialFolder {
@@ -30,6 +30,14 @@ class PartialFolder {
     int lock_ = -1;  // held while the folder is being filled
 };
 
+// Exchanges two folders, so that no moment is without either; false: the file system cannot.
+bool exchange_folders(const std::filesystem::path& a, const std::filesystem::path& b);
+
+// Removes what killed processes left beside `target` under the name of a PartialFolder:
+// partial_name().
+void remove_partial_folders(const std::filesystem::path& target);
+std::filesystem::path partial_name(const std::filesystem::path& target);
+
 class OutputFolder {
   public:
     // Signs that the caller did not write a folder, or not all of it: "has 'x', ..."; else "".
@@ -47,7 +55,7 @@ class OutputFolder {
     void check() const;
     void replace();
     void clear_leftovers() const;
-    [[noreturn]] void fail(std::string problem, std::string remedy = "check --out") const;
+    [[noreturn]] void fail(std::string problem, std::string remedy = "give another folder") const;
 
     std::filesystem::path target_;
     Foreign foreign_;
@@ -58,4 +66,4 @@ class OutputFolder {
 // The folder that a killed process moved away from `path` and did not move back; "": none.
 std::string moved_away(const std::filesystem::path& path);
 
-}  // namespace mr::train
+}  // namespace mr

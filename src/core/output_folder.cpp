@@ -1,4 +1,4 @@
-#include "train/output_folder.h"
+#include "core/output_folder.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include "core/error.h"
 #include "core/output_file.h"
 
-namespace mr::train {
+namespace mr {
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,6 +95,24 @@ void PartialFolder::put(const fs::path& target) {
                         .remedy = "check the disk and the folder's permissions"});
 }
 
+bool exchange_folders([[maybe_unused]] const fs::path& a, [[maybe_unused]] const fs::path& b) {
+#ifdef RENAME_EXCHANGE
+    return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+#else
+    return false;
+#endif
+}
+
+void remove_partial_folders(const fs::path& target) {
+    std::error_code ignored;
+    for (const fs::path& path : leftovers(target, kPartialMark)) fs::remove_all(path, ignored);
+}
+
+fs::path partial_name(const fs::path& target) {
+    fs::path out = target;
+    return out += fmt::format("{}{}", kPartialMark, ::getpid());
+}
+
 std::string moved_away(const fs::path& path) {
     const std::vector<fs::path> old = leftovers(named(path), kOld);
     return old.empty() ? "" : old.front().string();
@@ -104,8 +122,7 @@ OutputFolder::OutputFolder(const std::string& path, Foreign foreign, bool force)
     : target_(named(path)), foreign_(std::move(foreign)), force_(force) {
     clear_leftovers();
     check();
-    fs::path temporary = target_;
-    partial_.emplace(temporary += fmt::format("{}{}", kPartialMark, ::getpid()), target_);
+    partial_.emplace(partial_name(target_), target_);
 }
 
 void OutputFolder::commit() {
@@ -123,12 +140,7 @@ void OutputFolder::commit() {
 // Swaps the two atomically if the file system can. Otherwise there is a moment without any: the
 // next OutputFolder moves the old one back.
 void OutputFolder::replace() {
-#ifdef RENAME_EXCHANGE
-    if (::renameat2(AT_FDCWD, partial_->path().c_str(), AT_FDCWD, target_.c_str(),
-                    RENAME_EXCHANGE) == 0) {
-        return;
-    }
-#endif
+    if (exchange_folders(partial_->path(), target_)) return;
     fs::path old = target_;
     old += fmt::format("{}{}", kOld, ::getpid());
     std::error_code code;
@@ -155,14 +167,14 @@ void OutputFolder::check() const {
     std::error_code code;
     if (!fs::is_directory(target_, code)) fail("already exists, and is not a folder");
     if (const std::string what = foreign_(target_); !what.empty()) {
-        fail(fmt::format("already exists, and {}", what), "give another --out");
+        fail(fmt::format("already exists, and {}", what));
     }
     if (!force_) fail("already exists", "--force replaces it");
 }
 
 void OutputFolder::clear_leftovers() const {
     std::error_code ignored;
-    for (const fs::path& path : leftovers(target_, kPartialMark)) fs::remove_all(path, ignored);
+    remove_partial_folders(target_);
     if (fs::exists(target_, ignored)) {  // the folder that it replaced
         for (const fs::path& path : leftovers(target_, kOld)) fs::remove_all(path, ignored);
         return;
@@ -177,4 +189,4 @@ void OutputFolder::fail(std::string problem, std::string remedy) const {
         {.file = target_.string(), .problem = std::move(problem), .remedy = std::move(remedy)});
 }
 
-}  // namespace mr::train
+}  // namespace mr
