@@ -10,6 +10,7 @@
 #include "core/mapped_file.h"
 #include "formats/json.h"
 #include "text/byte_alphabet.h"
+#include "text/pretokenize.h"
 #include "text/tokenizer_impl.h"
 #include "text/tokenizer_json_steps.h"
 #include "text/unicode.h"
@@ -225,6 +226,15 @@ class Loader : JsonFields {
         }
     }
 
+    // What is looked up whole where merges are ignored: a word, or in SentencePiece's style any
+    // text.
+    bool is_word_or_text(const std::string& token) const {
+        if (data_.model == TokenizerModel::sentencepiece_bpe) return true;
+        const auto bytes = bytes_of_token(token);
+        const auto pre = pre_tokenizer_of_name(data_.pre);
+        return bytes && !bytes->empty() && pre && word_end(*pre, *bytes, 0) == bytes->size();
+    }
+
     // Which added tokens text can become, too.
     void pieces() {
         const std::vector<bool> made = made_by_text(data_, true);
@@ -236,7 +246,8 @@ class Loader : JsonFields {
                                        token.text));
             }
             const auto i = static_cast<std::size_t>(token.id);
-            token.piece = in_vocabulary_[i] && (made[i] || data_.ignore_merges);
+            token.piece = in_vocabulary_[i] &&
+                          (made[i] || (data_.ignore_merges && is_word_or_text(token.text)));
             if (token.normalized && steps_.replaces && steps_.metaspace) {
                 throw fail(
                     "normalizer", nullptr,
