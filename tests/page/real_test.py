@@ -170,7 +170,7 @@ class Chat(RealTest):
         self.expected_errors = ["400 (Bad Request)"]
         self.js("byId('input').value = 'word '.repeat(3000)")
         self.send("")
-        self.assertIn("context of 512", self.all(".trouble")[-1].text)
+        self.assertIn("room for 512", self.all(".trouble")[-1].text)
 
     def test_theme_phone_and_languages(self):
         self.send("Tell me a story.")
