@@ -32,6 +32,11 @@ LABEL org.opencontainers.image.title="millrace" \
       org.opencontainers.image.licenses="MIT"
 # What NVIDIA's container toolkit brings into the container, where it is installed.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# What millrace-pull is linked to, and whom it trusts.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends libcurl4 libssl3 ca-certificates \
+    && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home --uid 10001 millrace
 COPY --from=build /opt/millrace /usr/local
 USER 10001

@@ -13,7 +13,8 @@ if(Python3_FOUND)
                  ${PROJECT_SOURCE_DIR})
         add_test(NAME docs.commands.self_test COMMAND ${Python3_EXECUTABLE} -B
                  ${docs_tests}/commands.py --self-test)
-        set_tests_properties(docs.commands docs.commands.self_test PROPERTIES TIMEOUT 600 ENVIRONMENT
+        add_test(NAME docs.what_fits COMMAND ${Python3_EXECUTABLE} -B ${docs_tests}/what_fits.py)
+        set_tests_properties(docs.what_fits docs.commands docs.commands.self_test PROPERTIES TIMEOUT 600 ENVIRONMENT
             "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>")
         set_tests_properties(docs.commands PROPERTIES COST 40)
     endif()

@@ -65,6 +65,7 @@ target_include_directories(mr_sanitized_options INTERFACE ${PROJECT_SOURCE_DIR}/
 
 file(GLOB_RECURSE reader_sources CONFIGURE_DEPENDS
      ${PROJECT_SOURCE_DIR}/src/core/*.cpp ${PROJECT_SOURCE_DIR}/src/formats/*.cpp
+     ${PROJECT_SOURCE_DIR}/src/hub/*.cpp
      ${PROJECT_SOURCE_DIR}/src/text/*.cpp ${PROJECT_SOURCE_DIR}/src/ops/quant/*.cpp
      ${PROJECT_SOURCE_DIR}/src/model/io/load*.cpp)
 foreach(name names io/generation io/known_keys io/random io/source spec)  # load*.cpp needs them

@@ -18,6 +18,9 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/millrace DESTINATION ${CMAKE_INS
         COMPONENT dev FILES_MATCHING PATTERN "*.h")
 if(TARGET millrace_cli)
     install(TARGETS millrace_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+    if(TARGET millrace_pull)  # src/cli/pull.cpp looks for it beside the program
+        install(TARGETS millrace_pull RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+    endif()
     if(TARGET millrace_mpi)  # src/core/comm/launch.cpp looks for it there
         install(TARGETS millrace_mpi LIBRARY DESTINATION lib/millrace COMPONENT mpi)
     endif()
@@ -43,7 +46,7 @@ install(FILES ${PROJECT_BINARY_DIR}/millraceConfig.cmake
 
 # What the rules above install, without the tests: `make install`.
 add_custom_target(millrace_installed)
-foreach(target millrace millrace_version millrace_kernels millrace_cli millrace_mpi)
+foreach(target millrace millrace_version millrace_kernels millrace_cli millrace_pull millrace_mpi)
     if(TARGET ${target})
         add_dependencies(millrace_installed ${target})
     endif()

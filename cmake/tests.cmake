@@ -40,7 +40,7 @@ function(millrace_discover target)
                          PROPERTIES TIMEOUT 300 ${locale_environment} ${ARGN})
 endfunction()
 
-foreach(module core observe ops formats text model decode story train serve)
+foreach(module core observe ops formats hub text model decode story train serve)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/tests/${module}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${module}/*_test.cpp)
     list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")

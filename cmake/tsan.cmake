@@ -40,7 +40,7 @@ set(tsan_left_out
     serve/api_text serve/calls serve/fields serve/fingerprint serve/format_anthropic serve/format_openai
     serve/gate serve/grammars serve/lobby
     # What starts no thread: readers and writers of files, templates, schemas and their patterns.
-    formats/bytes formats/gguf* formats/json* formats/llama2c formats/safetensors
+    formats/bytes formats/gguf* formats/json* formats/llama2c formats/safetensors hub/*
     model/io/convert model/io/convert_gguf model/io/convert_huggingface model/io/convert_tensors
     model/io/generation model/io/known_keys model/io/load_diffusion model/io/model_folder
     model/io/load_gguf model/io/load_huggingface model/io/load_llama2c model/io/source model/io/write_model

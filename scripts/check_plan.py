@@ -4,7 +4,7 @@ import re
 
 CODE = (".h", ".cpp", ".cu", ".cuh")
 # Modules whose tests are one program, test_MODULE (cmake/tests.cmake).
-MODULES = ("core", "observe", "ops", "formats", "text", "model", "decode", "story", "train", "serve")
+MODULES = ("core", "observe", "ops", "formats", "hub", "text", "model", "decode", "story", "train", "serve")
 # Tests of the command line by what they drive, the first line that matches: tests/cli/NAME_test.py.
 # Those that take long are left to `make test`.
 DRIVERS = (
@@ -124,6 +124,8 @@ def add_file(plan, root, name):
         plan.targets.add("millrace_cli")
         add_cli(plan, [re.sub(r"_(options|screen|report|command)$", "", pathlib.PurePath(name).stem)], root)
         add_cli(plan, ["help"], root)
+    elif parts[0] == "src" and parts[1] == "pull":
+        add_cli(plan, ["pull"], root)
     elif parts[:2] == ("tests", "cli"):
         stem = parts[-1].removesuffix("_test.py")
         if parts[-1].endswith("_test.py"):

@@ -47,6 +47,9 @@ need libboost-dev header boost/beast/http/parser.hpp
 # For line editing in `millrace chat`.
 want libedit-dev header histedit.h
 want pkg-config command -v pkg-config
+# For `millrace pull`, by a program of its own.
+want libcurl4-openssl-dev command -v curl-config
+want libssl-dev header openssl/evp.h
 if [ -z "$program_only" ]; then
     need python3 command -v python3
     need libgtest-dev header gtest/gtest.h
@@ -59,7 +62,7 @@ fi
 
 fail() {
     if [ -z "$required" ]; then
-        echo "deps: optional packages missing:$wanted (line editing in chat, MPI)" >&2
+        echo "deps: optional packages missing:$wanted (line editing in chat, millrace pull, MPI)" >&2
         exit 0
     fi
     echo "deps: $1$required" >&2

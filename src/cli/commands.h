@@ -22,6 +22,7 @@ void add_info(const Command& app, Action& action);
 void add_eval(const Command& app, Action& action);
 void add_tokenize(const Command& app, Action& action);
 void add_convert(const Command& app, Action& action);
+void add_pull(const Command& app, Action& action);
 void add_bench(const Command& app, Action& action);
 void add_plan(const Command& app, Action& action);
 void add_train(const Command& app, Action& action);

@@ -14,6 +14,7 @@
 #include "cli/json.h"
 #include "cli/model_name.h"
 #include "cli/options.h"
+#include "cli/rate.h"
 #include "cli/terminal.h"
 #include "cli/version.h"
 #include "core/arena.h"
@@ -38,6 +39,7 @@ struct InfoOptions {
     SharedOptions shared;
     ContextOptions context;
     int batch = 1;
+    std::string memory;  // of another machine; empty: this one's
 };
 
 // The GPU that a run would use; none if it is not asked for.
@@ -174,8 +176,10 @@ InfoPlan make_plan(const model::Model& model, const InfoOptions& options,
     model::require_stream(model.spec, wanted);
     InfoPlan plan;
     plan.available = gpu ? gpu->free_bytes : cpu_info().memory_bytes;
+    std::uint64_t room = model::room_for_engine(model, wanted);
+    if (!options.memory.empty()) room = plan.available = parse_memory(options.memory, "--memory");
     plan.whole_pool = model::with_defaults(model, wanted, 0).pool;
-    plan.engine = model::with_defaults(model, wanted, model::room_for_engine(model, wanted));
+    plan.engine = model::with_defaults(model, wanted, room);
     plan.memory = model::plan_engine(model, plan.engine);
     return plan;
 }
@@ -292,12 +296,18 @@ void add_info(const Command& app, Action& action) {
     command.add_option("--batch", options->batch, "Sequences at a time, for the memory plan")
         .range(1, 65536)
         .shows_default();
+    command
+        .add_option("--memory", options->memory,
+                    "Plan for a machine with this much free memory, as in 24GB, instead of this "
+                    "one")
+        .shown_as("SIZE");
     add_context_options(command, options->context, {"full", "streaming"},
                         "texts that are longer than the context, for the memory plan: full stops "
                         "at its end");
     add_json_option(command, options->shared);
     command.footer(
         "Examples:\n  millrace info\n  millrace info model.gguf --ctx 8192 --batch 4\n"
+        "  millrace info random:qwen3-14b --memory 16GB\n"
         "  millrace info random:llama-3-8b --batch 256 --ctx 4096 --pool 400000\n"
         "  millrace info random:llama-3-8b --context streaming --window 2044");
     command.callback([options, command, &action] {

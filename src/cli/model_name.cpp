@@ -14,6 +14,8 @@
 
 #include "core/error.h"
 #include "core/nearest.h"
+#include "hub/cache.h"
+#include "hub/reference.h"
 
 namespace mr::cli {
 
@@ -70,28 +72,47 @@ std::set<std::string> bundled_names() {
                         .remedy = std::move(remedy)});
 }
 
-// A model's URL or its name on a hub is refused: no command downloads.
-void require_here(const std::string& given, const char* option) {
+// OWNER/NAME of the address of a model's page; else empty.
+std::string name_in_address(std::string_view address) {
+    const std::size_t host = address.find("://");
+    const std::size_t slash = host == std::string_view::npos ? host : address.find('/', host + 3);
+    if (slash == std::string_view::npos) return {};
+    std::string_view name = address.substr(slash + 1);
+    const std::size_t second = name.find('/');
+    if (second == std::string_view::npos) return {};
+    name = name.substr(0, name.find_first_of("/?#", second + 1));
+    const auto read = hub::read_reference(name);
+    return read && read->what.empty() ? read->id() : std::string();
+}
+
+// The path of a model given by its name on a hub, if it was downloaded; other names as they are.
+// Names that can only be one of a hub, and addresses, are refused with what downloads them.
+std::string downloaded(const std::string& given, const char* option) {
     std::error_code ignored;
-    const bool url = given.find("://") != std::string::npos;
-    // OWNER/NAME, and not the path of a file that has gone. "Qwen2.5-0.5B" has no file's ending.
-    const std::string ending = fs::path(given).extension().string();
+    if (fs::exists(fs::symlink_status(given, ignored))) return given;
+    if (given.find("://") != std::string::npos) {
+        const std::string name = name_in_address(given);
+        refuse(given, option, "is a URL",
+               fmt::format("'millrace pull {}' downloads a model of a hub, and then {} is its name "
+                           "here",
+                           name.empty() ? "OWNER/NAME" : name, name.empty() ? "that" : name));
+    }
+    const auto name = hub::read_reference(given);
+    if (!name) return given;
+    if (auto found = hub::find_downloaded(*name)) return *found;
+    // It may be the path of a file that has gone. "Qwen2.5-0.5B" has no file's ending.
+    const std::string ending = fs::path(name->id()).extension().string();
     const bool file = !ending.empty() && ending.find_first_of("0123456789") == std::string::npos;
-    const bool on_hub = given[0] != '.' && given[0] != '/' && given[0] != '~' &&
-                        std::ranges::count(given, '/') == 1 && !file &&
-                        given.find(':') == std::string::npos &&
-                        !fs::exists(fs::path(given).parent_path(), ignored);
-    if (!url && (!on_hub || fs::exists(fs::symlink_status(given, ignored)))) return;
-    refuse(given, option, url ? "is a URL" : "no file or folder has this name",
-           "Millrace downloads nothing: download the model, and give its file or folder");
+    if (name->what.empty() && (file || fs::exists(name->owner, ignored))) return given;
+    refuse(given, option, "no file or folder has this name, and no model that was downloaded",
+           fmt::format("'millrace pull {}' downloads it", name->text()));
 }
 
 }  // namespace
 
 std::string named_model(const std::string& given, const char* option) {
     if (given.find_first_of("/:") != std::string::npos) {
-        require_here(given, option);
-        return given;
+        return downloaded(given, option);
     }
     std::string found = bundled(given + std::string(kEnding));
     std::error_code ignored;

@@ -1,4 +1,5 @@
-// Names of models on the command line: a path, random:SHAPE, or the name of a bundled model.
+// Names of models on the command line: a path, random:SHAPE, the name of a bundled model, or
+// OWNER/NAME[:TYPE] of one that was downloaded.
 #pragma once
 
 #include <string>
@@ -8,8 +9,9 @@
 
 namespace mr::cli {
 
-// The path of the given model. Names with a '/' or a ':' are returned unchanged. A file or folder
-// of that name comes before a bundled model, and is returned as ./NAME if it hides one. Throws
+// The path of the given model. A file or folder of that name comes before a downloaded model
+// (hub/cache.h) and before a bundled one, and is returned as ./NAME if it hides one. Paths and
+// random:SHAPE are returned unchanged. Throws
 // Error (input) for an unknown name; `option`: the option it came from, if not MODEL.
 std::string named_model(const std::string& given, const char* option = "");
 // The given model, or the bundled one: $MILLRACE_MODEL, else beside the installed program, else in

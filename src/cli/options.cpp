@@ -69,9 +69,8 @@ void add_model_options(const Command& command, SharedOptions& options) {
         .add_option(
             "-m,--model,model", options.model,
             "A GGUF file, a Hugging Face folder, the folder of a training run, a llama2.c .bin, "
-            "random:SHAPE[:TYPE], or a bundled model's name (storyteller, storyteller-diffusion); "
-            "default: "
-            "storyteller")
+            "random:SHAPE[:TYPE], OWNER/NAME of a model that 'millrace pull' downloaded, or a "
+            "bundled model's name (storyteller, storyteller-diffusion); default: storyteller")
         .shown_as("MODEL");
     command.group("Model");
     command

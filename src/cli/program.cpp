@@ -311,6 +311,7 @@ int run_main(int argc, char** argv) {
     add_info(program, action);
     add_eval(program, action);
     add_tokenize(program, action);
+    add_pull(program, action);
     add_convert(program, action);
     add_bench(program, action);
     add_data(program, action);

@@ -41,4 +41,23 @@ double parse_rate(const std::string& text, const char* option) {
                         .remedy = "give a number and a unit, as in 900GB/s or 400Gb/s"});
 }
 
+std::uint64_t parse_memory(const std::string& text, const char* option) {
+    constexpr Unit kSizes[] = {{"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+                               {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+    double value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, value);
+    const std::string_view unit(rest, static_cast<std::size_t>(end - rest));
+    for (const Unit& known : kSizes) {
+        const double bytes = value * known.bytes;
+        if (error == std::errc{} && unit == known.name && bytes >= 1 && bytes <= 0x1p60) {
+            return static_cast<std::uint64_t>(bytes);
+        }
+    }
+    throw Error::usage({.field = option,
+                        .value = text,
+                        .problem = "is not an amount of memory",
+                        .remedy = "give a number and MB, GB, TB, MiB, GiB or TiB, as in 24GB"});
+}
+
 }  // namespace mr::cli

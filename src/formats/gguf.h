@@ -17,7 +17,9 @@ namespace mr::formats {
 
 class GgufFile {
   public:
-    // Maps the file; tensors and string views stay valid as long as the GgufFile lives.
+    // Maps the file; tensors and string views stay valid as long as the GgufFile lives. The first
+    // of several parts (NAME-00001-of-00003.gguf, split.count) opens all of them, from the same
+    // folder: the metadata is the first one's, the tensors are those of all.
     static GgufFile open(const std::string& path);
     // Borrows the bytes; `name` replaces the path in errors.
     static GgufFile parse(std::span<const std::byte> bytes, std::string name);
@@ -41,7 +43,7 @@ class GgufFile {
     const FileTensor* find_tensor(std::string_view name) const;
 
     const std::string& path() const { return path_; }
-    std::span<const MappedFile> maps() const { return {&map_, map_.bytes().empty() ? 0u : 1u}; }
+    std::span<const MappedFile> maps() const { return maps_; }
     std::uint32_t version() const { return version_; }
 
   private:
@@ -57,10 +59,12 @@ class GgufFile {
         std::string_view value;  // its bytes in the file, including an array's type and count
     };
 
+    static GgufFile open_one(const std::string& path);
+    void join_parts(std::uint64_t count);
     const Entry* find(std::string_view key) const;
     [[noreturn]] void wrong_type(const Entry& entry, const char* wanted) const;
 
-    MappedFile map_;
+    std::vector<MappedFile> maps_;  // one for each part
     std::span<const std::byte> bytes_;
     std::string path_;
     std::uint32_t version_ = 0;

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 #include "formats/bytes.h"
 #include "formats/gguf.h"
@@ -302,13 +304,63 @@ struct GgufParser {
     std::uint64_t elements_left = kMaxListElements;  // over all lists of the file
     std::uint64_t alignment = 32;
 };
-GgufFile GgufFile::open(const std::string& path) {
+
+GgufFile GgufFile::open_one(const std::string& path) {
     GgufFile file;
-    file.map_ = MappedFile(path);
-    file.bytes_ = file.map_.bytes();
+    file.maps_.emplace_back(path);
+    file.bytes_ = file.maps_.front().bytes();
     file.path_ = path;
     GgufParser(file, file.bytes_).parse();
     return file;
+}
+
+GgufFile GgufFile::open(const std::string& path) {
+    GgufFile file = open_one(path);
+    if (const std::uint64_t count = file.get_uint("split.count").value_or(1); count > 1) {
+        file.join_parts(count);
+    }
+    return file;
+}
+
+void GgufFile::join_parts(std::uint64_t count) {
+    const std::string all = fmt::format("-of-{:05}.gguf", count);
+    const std::string first = "-00001" + all;
+    const auto refuse = [](const std::string& file, std::string problem, std::string remedy) {
+        throw Error::input({.file = file,
+                            .field = "split.count",
+                            .problem = std::move(problem),
+                            .remedy = std::move(remedy)});
+    };
+    if (!path_.ends_with(first) || get_uint("split.no").value_or(0) != 0) {
+        refuse(
+            path_, fmt::format("is a part of a model in {} files, and not the first", count),
+            fmt::format("give the one whose name ends with {}, with the others beside it", first));
+    }
+    const std::string stem = path_.substr(0, path_.size() - first.size());
+    for (std::uint64_t part = 2; part <= count; ++part) {
+        GgufFile other = open_one(fmt::format("{}-{:05}{}", stem, part, all));
+        if (other.get_uint("split.no") != part - 1 || other.get_uint("split.count") != count) {
+            refuse(other.path_, fmt::format("is not part {} of {}", part, count),
+                   "the parts belong to different models");
+        }
+        std::ranges::move(other.tensors_, std::back_inserter(tensors_));
+        maps_.push_back(std::move(other.maps_.front()));
+    }
+    tensor_by_name_.clear();
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+        if (!tensor_by_name_.emplace(tensors_[i].name, i).second) {
+            refuse(tensors_[i].file,
+                   "has tensor '" + printable(tensors_[i].name) + "', which another part has",
+                   "the parts belong to different models");
+        }
+    }
+    const auto wanted = get_uint("split.tensors.count");
+    if (wanted && *wanted != tensors_.size()) {
+        refuse(
+            path_,
+            fmt::format("the parts have {} tensors, and should have {}", tensors_.size(), *wanted),
+            "the parts belong to different models, or one is damaged: download them again");
+    }
 }
 
 GgufFile GgufFile::parse(std::span<const std::byte> bytes, std::string name) {

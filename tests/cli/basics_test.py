@@ -39,7 +39,7 @@ class Basics(driver.CliTest):
     def test_help_lists_commands_and_each_has_an_example(self):
         commands = self.commands()
         self.assertEqual(set(commands), {"run", "chat", "serve", "profile", "info", "eval", "tokenize",
-                                         "tokenizer", "train", "plan", "convert", "bench",
+                                         "tokenizer", "train", "plan", "convert", "pull", "bench",
                                          "data", "completion"})
         for command in commands:
             text = self.ok(command, "--help").out
@@ -79,8 +79,12 @@ class Basics(driver.CliTest):
         self.fails(1, "run", "Once upon a time", says="a prompt is given with -p")
 
     def test_a_model_elsewhere(self):
-        for name in ("meta-llama/Llama-2-7b", "Qwen/Qwen2.5-0.5B", "https://example.org/model.gguf"):
-            self.fails(1, "run", name, says=(name, "downloads nothing"))
+        for name in ("meta-llama/Llama-2-7b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-0.5B-GGUF:Q8_0"):
+            self.fails(1, "run", name, says=(name, f"'millrace pull {name}' downloads it"))
+        for address in ("https://huggingface.co/Qwen/Qwen2.5-0.5B",
+                        "https://huggingface.co/Qwen/Qwen2.5-0.5B/tree/main"):
+            self.fails(1, "run", address, says="'millrace pull Qwen/Qwen2.5-0.5B' downloads")
+        self.fails(1, "run", "https://example.org/model.gguf", says="'millrace pull OWNER/NAME'")
         # The path of a file that is missing is no name on a hub.
         self.fails(1, "run", "models/missing.gguf", says="cannot be opened")
 

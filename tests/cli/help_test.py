@@ -30,7 +30,7 @@ class Help(driver.CliTest):
         for path in paths:
             for option in ("--help", "--help-all"):
                 text = self.ok(*path, option).out
-                for wrong in ("INT", "TEXT", "FLOAT", "UINT", "Excludes", "REQUIRED", " WORD ",
+                for wrong in (" INT", "TEXT", "FLOAT", "UINT", "Excludes", "REQUIRED", " WORD ",
                               " WORD...", "Env:", "[]", '""'):
                     self.assertNotIn(wrong, text, (path, option))
                 self.assertNotRegex(text, r" in \[|\w+:\w+ in ", (path, option))

@@ -55,6 +55,8 @@ class Package(driver.CliTest):
         said("tar", "-xzf", archive, "-C", self.folder)
         root = self.folder / archive.name[:-len(".tar.gz")]
         self.runs(root / "bin" / "millrace")
+        self.assertEqual((root / "bin" / "millrace-pull").exists(),
+                         (driver.BUILD / "millrace-pull").exists())
         share = root / "share"
         for file in ("doc/millrace/LICENSE", "doc/millrace/README.md", "man/man1/millrace.1",
                      "bash-completion/completions/millrace", "millrace/models/storyteller.gguf",
@@ -81,8 +83,9 @@ class Package(driver.CliTest):
         self.runs(program)
         wanted = {word.split()[0] for word in re.split(r"[,|]\s*", fields["Depends"])}
         self.assertIn("libc6", wanted)
-        for library in re.findall(r"\(NEEDED\).*\[(.+)\]", said("readelf", "-d", program)):
-            self.assertIn(self.owner(library, program), wanted, library)
+        for one in program.parent.iterdir():
+            for library in re.findall(r"\(NEEDED\).*\[(.+)\]", said("readelf", "-d", one)):
+                self.assertIn(self.owner(library, one), wanted, f"{one.name}: {library}")
 
     def install(self, deb):
         """By dpkg itself where we are root, against what is installed here; else unpacked."""

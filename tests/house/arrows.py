@@ -5,8 +5,8 @@ import pathlib
 import re
 import sys
 
-MODULES = ["core", "observe", "ops", "formats", "text", "model", "decode", "story", "train", "serve",
-           "bench", "cli"]
+MODULES = ["core", "observe", "ops", "formats", "hub", "text", "model", "decode", "story", "train",
+           "serve", "bench", "cli", "pull"]
 LEVEL = {module: level for level, module in enumerate(MODULES)}
 
 # Inside model: the folders that each folder may not include; "" is the top, for its headers.

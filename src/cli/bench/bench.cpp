@@ -281,10 +281,11 @@ void add_bench(const Command& app, Action& action) {
         "  millrace bench decode random:tinyllama-1.1b:q8_0\n"
         "  millrace bench prefill model.gguf --prompt 512\n"
         "  millrace bench load model.gguf --json\n"
-        "Shapes: llama-2-7b, llama-3-8b, llama-3-70b, tinyllama-1.1b, stories-110m, stories-42m,\n"
-        "pythia-2.8b, gpt2, gpt2-xl, gpt3-175b, qwen2.5-0.5b, qwen2.5-1.5b, qwen3-4b, sdar-4b,\n"
-        "sdar-1.7b, llada-8b, dream-7b; types: f32, f16, bf16, q8_0, q4_0. Their weights are made\n"
-        "in memory.");
+        "Shapes: llama-2-7b, llama-2-13b, llama-3-8b, llama-3-70b, tinyllama-1.1b, stories-110m,\n"
+        "stories-42m, pythia-2.8b, gpt2, gpt2-xl, gpt3-175b, qwen2.5-0.5b, qwen2.5-1.5b, "
+        "qwen3-4b,\n"
+        "qwen3-14b, qwen3-32b, sdar-4b, sdar-1.7b, llada-8b, dream-7b; types: f32, f16, bf16,\n"
+        "q8_0, q4_0. Their weights are made in memory.");
     // Each command has its own BenchOptions: environment variables (MILLRACE_DEVICE) are read for
     // all commands, after the options of the one that was called.
     const auto own = [] { return std::make_shared<BenchOptions>(); };

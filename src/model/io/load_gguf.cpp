@@ -166,13 +166,6 @@ ModelSpec read_spec(const GgufFile& file, std::span<const std::string> ignored,
     ModelSpec spec;
     const std::string arch = read_architecture(file, spec);
     const Metadata meta(file, arch);
-    if (file.get_uint("split.count").value_or(1) > 1) {
-        throw Error::input({.file = file.path(),
-                            .field = "split.count",
-                            .value = fmt::format("{}", *file.get_uint("split.count")),
-                            .problem = "models split over several GGUF files are not supported",
-                            .remedy = "join them with llama-gguf-split --merge"});
-    }
     if (const auto experts = meta.find_int("expert_count"); experts.value_or(0) > 0) {
         meta.fail("expert_count", fmt::format("{}", *experts),
                   "mixtures of experts are not supported");

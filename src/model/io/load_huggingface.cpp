@@ -9,6 +9,7 @@
 #include "formats/bytes.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
+#include "hub/cache.h"
 #include "model/io/config_json.h"
 #include "model/io/generation.h"
 #include "model/io/known_keys.h"
@@ -329,8 +330,11 @@ int read_head_dim(const Config& config, const std::string& family) {
     return config.find_int("head_dim").value_or(0);
 }
 
-// The folder's name; for a checkpoint the run's.
+// The folder's name; for a checkpoint the run's; in a cache of downloads, where the folder is named
+// after a commit, the model's.
 std::string name_of(const std::string& folder) {
+    const std::string downloaded = hub::name_in_cache(folder);
+    if (!downloaded.empty()) return downloaded.substr(downloaded.find('/') + 1);
     const std::string run = run_of_checkpoint(folder);
     return fs::path(run.empty() ? folder : run).filename().string();
 }

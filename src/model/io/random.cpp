@@ -143,9 +143,10 @@ struct NamedShape {
     const char* name;
     ModelSpec spec;
 };
-std::array<NamedShape, 17> known_shapes() {
+std::array<NamedShape, 20> known_shapes() {
     return {{
         {"llama-2-7b", llama_shape(4096, 32, 32, 32, 11008, 4096, false)},
+        {"llama-2-13b", llama_shape(5120, 40, 40, 40, 13824, 4096, false)},
         {"llama-3-8b", llama_3_shape(4096, 32, 32, 14336)},
         {"llama-3-70b", llama_3_shape(8192, 80, 64, 28672)},
         {"tinyllama-1.1b", llama_shape(2048, 22, 32, 4, 5632, 2048, false)},
@@ -160,6 +161,8 @@ std::array<NamedShape, 17> known_shapes() {
         {"qwen2.5-1.5b", qwen2_5_shape(1536, 28, 12, 8960)},
         // SDAR's shape, autoregressive; the published 4B ties the head.
         {"qwen3-4b", qwen3_shape(2560, 36, 32, 9728)},
+        {"qwen3-14b", qwen3_shape(5120, 40, 40, 17408)},
+        {"qwen3-32b", qwen3_shape(5120, 64, 64, 25600)},
         {"sdar-4b", sdar_shape(2560, 36, 32, 9728)},
         {"sdar-1.7b", sdar_shape(2048, 28, 16, 6144)},
         {"llada-8b", llada_8b()},
