@@ -138,6 +138,15 @@ class Roofline(unittest.TestCase):
                         apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
                         self.assertTrue(apart, (text, other, width, svg))
 
+    def test_numbers_are_rounded_for_people(self):
+        script = SCRIPTS["units.js"] + """process.stdout.write(JSON.stringify([
+          [0, 0.00213, 0.0149, 3.14159, 31.4159, 314.159].map(figure),
+          [1, 1000, 0.000123456789, 1.23456789, 184213.2345, -12345.6].map(UNITS.plain)]))"""
+        done = subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True)
+        self.assertEqual(json.loads(done.stdout), [
+            ["0.00", "0.0021", "0.01", "3.14", "31.4", "314"],
+            ["1", "1000", "0.0001235", "1.235", "184213", "-12346"]])
+
     def test_only_roofs_that_have_work(self):
         svg = self.figure(self.roofline(self.stage("up", 40, 30, False), read_gb_s=30,
                                         f32_gflop_s=160, int8_gflop_s=1300))

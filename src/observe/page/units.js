@@ -1,6 +1,7 @@
 // Numbers as people read them, in the manner of src/observe/units.h; and the colours of names.
 
 function figure(value) {
+  if (value > 0 && value < 0.005) return String(Number(value.toPrecision(2)));  // not "0.00"
   return value.toFixed(value >= 100 ? 0 : value >= 10 ? 1 : 2);
 }
 
