@@ -79,7 +79,7 @@ def add_cli(plan, names, root):
     for name in names:
         if (root / "tests" / "cli" / f"{name}_test.py").exists():
             plan.ctest.add(f"cli.{name}")
-            plan.targets |= {"millrace_cli", "millrace_faulty"}
+            plan.targets |= {"millrace_cli", "millrace_faulty", "millrace_kill_at"}
 
 
 def add_page(plan):

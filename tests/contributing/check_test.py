@@ -18,8 +18,8 @@ class Plan(unittest.TestCase):
     def test_a_file_of_the_server(self):
         self.assertEqual(lines("src/serve/desk.cpp"), [
             "format src/serve/desk.cpp", "tidy src/serve/desk.cpp", "build millrace_cli",
-            "build millrace_faulty", "build test_serve", "test test_serve DeskTest", "ctest cli.serve",
-            "ctest cli.serve_limits", "ctest house"])
+            "build millrace_faulty", "build millrace_kill_at", "build test_serve",
+            "test test_serve DeskTest", "ctest cli.serve", "ctest cli.serve_limits", "ctest house"])
 
     def test_an_operation_runs_the_tests_of_its_folder(self):
         got = lines("src/ops/add/add.cpp", "src/ops/rope/rope_kernels.cpp")
@@ -57,7 +57,8 @@ class Plan(unittest.TestCase):
     def test_records_of_transformers(self):
         for name in ("tests/compat/recorded.json", "tests/compat/models.py"):
             self.assertEqual(lines(name), [
-                "build millrace_cli", "build millrace_faulty", "ctest cli.compat", "ctest house",
+                "build millrace_cli", "build millrace_faulty", "build millrace_kill_at",
+                "ctest cli.compat", "ctest house",
                 f"not done: {name}: transformers is installed to compare with it; `make test-compat`"])
 
     def test_what_is_not_known_is_said(self):
