@@ -63,7 +63,8 @@ std::vector<std::string> matches(const std::string& pattern) {
     return out;
 }
 
-// Files that a corpus is often given as, and which would be packed as noise.
+// Files that a corpus is often given as, and which would be packed as noise. By more bytes than a
+// word that a text may begin with.
 struct Foreign {
     std::string_view magic;
     const char* what;
@@ -80,13 +81,13 @@ const Foreign kForeign[] = {
     {"\xfd"
      "7zXZ",
      "packed by xz", kUnpack},
-    {"BZh", "packed by bzip2", kUnpack},
+    {"1AY&SY", "packed by bzip2", kUnpack, 4},
     {"PK\x03\x04", "a ZIP archive", kUnpack},
     {"7z\xbc\xaf", "a 7z archive", kUnpack},
     {"\x04\x22\x4d\x18", "packed by lz4", kUnpack},
     {"ustar", "a tar archive", kUnpack, 257},
     {"%PDF-", "a PDF", "convert it: pdftotext"},
-    {"GGUF", "a GGUF file", "leave it out"},
+    {"GGUF\x03", "a GGUF file", "leave it out"},
     {"\xff\xfe", "UTF-16", kConvert},
     {"\xfe\xff", "UTF-16", kConvert},
 };
@@ -100,13 +101,17 @@ const char* unpacker(std::string_view bytes) {
 
 // A file of no name, which goes with its last descriptor.
 int nameless_file() {
-    const std::string name = (fs::temp_directory_path() / "millrace-XXXXXX").string();
+    std::error_code code;
+    const fs::path folder = fs::temp_directory_path(code);
+    const std::string name = (folder / "millrace-XXXXXX").string();
     std::vector<char> made(name.c_str(), name.c_str() + name.size() + 1);
-    const int file = ::mkostemp(made.data(), O_CLOEXEC);
+    const int file = code ? -1 : ::mkostemp(made.data(), O_CLOEXEC);
     if (file < 0) {
-        throw Error::input({.file = name,
-                            .problem = fmt::format("cannot be made: {}", std::strerror(errno)),
-                            .remedy = "name another folder with TMPDIR"});
+        throw Error::input(
+            {.file = code ? std::string("TMPDIR") : name,
+             .problem = code ? "is not a folder that can be written"
+                             : fmt::format("cannot be made: {}", std::strerror(errno)),
+             .remedy = "name another folder with TMPDIR"});
     }
     ::unlink(made.data());
     return file;
@@ -139,13 +144,14 @@ MappedFile unpacked(const std::string& path, const char* program) {
     int status = 0;
     while (::waitpid(process, &status, 0) < 0 && errno == EINTR) continue;
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-        char line[300];
-        const ssize_t size = ::pread(said.at, line, sizeof line, 0);
+        char text[300];
+        const ssize_t size = ::pread(said.at, text, sizeof text, 0);
+        std::string_view line(text, static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+        // gzip begins with an empty line.
+        line.remove_prefix(std::min(line.find_first_not_of(" \n"), line.size()));
+        line = line.substr(0, line.find('\n'));
         throw Error::input({.file = path,
-                            .problem = fmt::format(
-                                "cannot be unpacked: {}",
-                                printable(std::string_view(
-                                    line, static_cast<std::size_t>(std::max<ssize_t>(size, 0))))),
+                            .problem = fmt::format("cannot be unpacked: {}", printable(line)),
                             .remedy = "check the file, and that TMPDIR has room for it"});
     }
     struct stat made {};

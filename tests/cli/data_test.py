@@ -212,15 +212,17 @@ class Data(driver.CliTest):
                        self.folder / "tok", "--out", self.folder / "x", says="contains no text")
         self.fails(1, "data", "pack", "--data", self.folder / "a.txt.gz", "--tokenizer", self.folder / "tok",
                    "--out", self.folder / "x", env={"PATH": str(self.folder)}, says=("gzip", "install"))
+        self.fails(1, "data", "pack", "--data", self.folder / "a.txt.gz", "--tokenizer", self.folder / "tok",
+                   "--out", self.folder / "x", env={"TMPDIR": str(self.folder / "none")}, says="TMPDIR")
 
     def test_pack_foreign_files(self):
         self.prepare()
         text = "A text that is long enough.\n" * 200
         tar = b"name".ljust(257, b"x") + b"ustar"
         for name, what, says in (("a.parquet", b"PAR1" + bytes(8), ("Parquet", "Python")),
-                                 ("a.txt.xz", b"\xfd7zXZ\0" + bytes(9), "xz"), ("a.bz2", b"BZh91AY", "bzip2"),
+                                 ("a.txt.xz", b"\xfd7zXZ\0" + bytes(9), "xz"), ("a.bz2", b"BZh91AY&SY", "bzip2"),
                                  ("a.zip", b"PK\3\4" + bytes(9), "ZIP"), ("a.pdf", b"%PDF-1.7\n", "PDF"),
-                                 ("a.tar", tar, "tar"), ("a.gguf", b"GGUF" + bytes(9), "GGUF"),
+                                 ("a.tar", tar, "tar"), ("a.gguf", b"GGUF\3" + bytes(9), "GGUF"),
                                  ("utf16.txt", text.encode("utf-16"), ("UTF-16", "iconv")),
                                  ("zero.bin", b"ab\0cd", "zero bytes"),
                                  ("latin1.txt", (text + "caf\u00e9\n").encode("latin-1"),
@@ -230,6 +232,8 @@ class Data(driver.CliTest):
                 self.fails(1, *command, "--data", self.write(name, what), says=[name] + list(
                     [says] if isinstance(says, str) else says))
             (self.folder / name).unlink()
+        for word in ("GGUF is a format.", "BZh was here."):  # a text may begin as a file does
+            self.packed("b", "--data", self.write("a.txt", word), "--val", 0)
         self.fails(1, "eval", "--text", self.write("latin1.txt", "caf\u00e9".encode("latin-1")), says="not UTF-8")
 
     def test_line_ends_and_marks_are_no_text(self):
