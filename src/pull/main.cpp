@@ -305,7 +305,7 @@ int pull(const std::vector<std::string>& words) {
 }
 
 int fail(int code, std::string_view message) {
-    cli::err(fmt::format("millrace: {}\n", cli::one_line(message)));
+    cli::complain(cli::one_line(message));
     return code;
 }
 

@@ -1,12 +1,13 @@
 #include "pull/meter.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 
 #include "cli/terminal.h"
+#include "core/printable.h"
 #include "observe/units.h"
+#include "text/columns.h"
 
 namespace mr::pull {
 namespace {
@@ -27,6 +28,8 @@ Meter::Meter(std::uint64_t total, bool quiet)
     : total_(total), enabled_(!quiet && cli::stderr_is_terminal()) {
     marks_.emplace_back(Clock::now(), 0);
 }
+
+void Meter::show(std::string_view name) { name_ = printable(name); }
 
 void Meter::add(std::uint64_t bytes) {
     fetched_ += bytes;
@@ -65,14 +68,9 @@ void Meter::draw() {
     marks_.emplace_back(now, fetched_);
     while (marks_.size() > 2 && now - marks_[1].first > kWindow) marks_.pop_front();
     if (!enabled_) return;
-    // One row: what is wider would leave a row behind at every redraw.
-    const std::string numbers = line();
-    const std::size_t width = cli::terminal_columns(STDERR_FILENO);
-    std::string text = fmt::format("{}  {}", name_, numbers);
-    if (width > 0 && text.size() >= width) {
-        text = numbers.substr(0, width - 1);
-    }
-    cli::err("\r\033[K" + text);
+    const std::string numbers = line(), row = fmt::format("{}  {}", name_, numbers);
+    const bool fits = text::columns_of(row) <= cli::columns_to_draw();
+    cli::redraw(fits ? row : numbers);  // the numbers say more than the name
     drawn_ = true;
 }
 

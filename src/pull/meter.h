@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace mr::pull {
@@ -22,7 +23,8 @@ class Meter {
         total_ = total;
         done_ = 0;
     }
-    void show(const std::string& name) { name_ = name; }
+    // The file that comes now, by a name from outside.
+    void show(std::string_view name);
     // Bytes that have come over the network, and those that were here before.
     void add(std::uint64_t bytes);
     void found(std::uint64_t bytes);
