@@ -184,13 +184,18 @@ std::string as_typed_text(std::string_view pasted) {
 // Bound to what terminals send before a paste: what follows is a part of the line, newlines too.
 unsigned char take_paste(EditLine* editor, int) {
     std::string pasted;
+    bool too_long = false;
     while (!pasted.ends_with(kPasteEnd)) {
         char byte = 0;
         if (read_byte(editor, &byte) != 1) return CC_ERROR;
-        // A longer one is read to its end, and refused.
-        if (pasted.size() > kMostMessageMiB << 20) pasted.erase(0, pasted.size() / 2);
+        // A longer one is read to its end, and refused: the terminal rings.
+        if (pasted.size() > kMostMessageMiB << 20) {
+            too_long = true;
+            pasted.erase(0, pasted.size() - kPasteEnd.size());
+        }
         pasted += byte;
     }
+    if (too_long) return CC_ERROR;
     pasted.resize(pasted.size() - kPasteEnd.size());
     std::string text = as_typed_text(pasted);
     while (text.ends_with('\n')) text.pop_back();  // enter sends it
