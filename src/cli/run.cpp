@@ -157,6 +157,7 @@ Run::Run(const Command& command, RunOptions options)
         view_.emplace(*engine_->model().tokenizer);
         options_.generate.on_pass = [this](auto block, auto known) {
             texts_.begin();
+            reading_.remove();
             view_->show(block, known);
         };
     }

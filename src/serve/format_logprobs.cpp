@@ -49,7 +49,7 @@ void CompletionLogprobs::add_top(formats::JsonWriter& json, std::int32_t id,
         if (name == names[0]) {
             if (!std::exchange(drawn, true)) json.member(name, own);
         } else if (std::find(names.begin(), names.end(), name) == names.end()) {
-            json.member(name, other.logprob);
+            json.member(name, shown_logprob(other.logprob));
             names.push_back(std::move(name));
         }
     }
