@@ -115,8 +115,8 @@ void Chat::open(const SharedOptions& shared, const text::ChatOptions& chat) {
     if (continues()) {
         remark(fmt::format(
             "{} has no chat template: it was not made for conversations, and continues the text "
-            "that "
-            "it is given (--chat-template FILE, or a format's name such as plain, makes it talk)",
+            "that it is given (--chat-template FILE, or a format's name such as plain, makes it "
+            "talk)",
             one_line(loaded_.model->source)));
     } else if (const std::string& notice = conversation_->writer().notice(); !notice.empty()) {
         remark(one_line(notice));

@@ -197,8 +197,7 @@ int pack(const PackCommand& command, Caller* caller) {
     if (result.val.tokens == 0 && wanted) {
         remark(
             "only one document, which cannot be cut: nothing is held out for validation; --split "
-            "says "
-            "where documents end, --val-data names others");
+            "says where documents end, --val-data names others");
     }
     return 0;
 }

@@ -10,8 +10,7 @@
 namespace mr::cli {
 
 // -n, --temp, --top-k, --top-p, --min-p, --repeat-penalty, --repeat-window, --seed, --stop,
-// --stop-id,
-// --min-tokens, --ignore-eos
+// --stop-id, --min-tokens, --ignore-eos
 void add_sampling_options(const Command& command, decode::GenerateOptions& options);
 // Uses the values in the model's files for options that were not given.
 void use_advice(const Command& command, const model::Generation& advice,

@@ -53,8 +53,7 @@ void help() {
     err(text +
         "A message that begins with a slash is written with two: //usr is a folder.\n"
         "Several lines: end them with \\, or put \"\"\" before the first and after the last. What "
-        "is "
-        "pasted is one\nmessage. Tab completes commands, settings and file names.\n");
+        "is pasted is one\nmessage. Tab completes commands, settings and file names.\n");
 }
 
 void stats(const ChatState& state) {
