@@ -9,6 +9,7 @@ add_library(millrace_kernels STATIC $<TARGET_OBJECTS:mr_attention>
     ${PROJECT_SOURCE_DIR}/src/ops/attention/flash/problem.cpp
     ${PROJECT_SOURCE_DIR}/src/core/arena.cpp
     ${PROJECT_SOURCE_DIR}/src/core/cgroup.cpp
+    ${PROJECT_SOURCE_DIR}/src/core/cuda/limits.cpp
     ${PROJECT_SOURCE_DIR}/src/core/error.cpp
     ${PROJECT_SOURCE_DIR}/src/core/ledger.cpp
     ${PROJECT_SOURCE_DIR}/src/core/memory.cpp
