@@ -242,7 +242,7 @@ class Typing(typed_chat.TypedTest):
         self.assertEqual(self.completed(b"/set temper"), "> /set temperature")
         self.assertEqual(self.completed(b"/set ignore-eos on"), "> /set ignore-eos on")
         self.assertEqual(self.completed(b"/set to"), "> /set to")  # tokens, top-k, top-p
-        self.assertEqual(self.completed(b"/set rep"), "> /set repeat-")  # as far as they agree
+        self.assertEqual(self.completed(b"/set repeat"), "> /set repeat-")  # as far as they agree
         self.assertEqual(self.completed(b"/model storyteller-"), "> /model storyteller-diffusion")
         (self.folder / "a folder of mine").mkdir()
         (self.folder / "a folder of mine" / "größe.gguf").write_text("")
@@ -424,7 +424,7 @@ class Progress(typed_chat.TypedTest):
     SLOW = ("random:stories-110m:f32", "--device", "cpu", "-t", 1)
 
     def test_reading_the_prompt(self):
-        words = "word " * 60  # 300 bytes, of which each is a token
+        words = "word " * 150  # 750 bytes, of which each is a token
         for command, keys in ((("chat", *self.SLOW, "-n", 2, *PLAIN), words.encode() + b"\r"),
                               (("run", *self.SLOW, "-n", 2, "-p", words), b""),
                               (("profile", *self.SLOW, "-n", 2, "-p", words), b"")):
@@ -461,7 +461,7 @@ class Progress(typed_chat.TypedTest):
             self.process.kill()
 
     def test_the_line_fits_a_narrow_terminal(self):
-        self.start(command=("run", *self.SLOW, "-n", 1, "-p", "word " * 60), columns=12, ready=b"")
+        self.start(command=("run", *self.SLOW, "-n", 1, "-p", "word " * 150), columns=12, ready=b"")
         self.wait_for(b"tok/s")
         lines = re.findall(rb"\r\x1b\[K([^\r\x1b]+)(?=\r\x1b\[K)", self.all)
         self.assertTrue(any(re.fullmatch(rb"reading \d+%", line) for line in lines), lines)

@@ -63,7 +63,7 @@ class Screen:
             self.looks.append(self.text())
 
     def obey(self, numbers, letter, single):
-        if letter == "m" or numbers.startswith("?"):
+        if letter == "m" or (numbers or "").startswith("?"):
             return
         line = self.lines[self.row]
         if letter == "A":
