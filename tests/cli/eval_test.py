@@ -70,6 +70,8 @@ class Eval(driver.CliTest):
         self.assertEqual(full.read_text(), "Once upon a time")
         binary = self.folder / "model.bin"
         binary.write_bytes(b"GGUF\0\0\0")
+        self.fails(1, "eval", MODEL, "--text", binary, says="model.bin: is not text: it is a GGUF file")
+        binary.write_bytes(b"words\0\0\0")
         self.fails(1, "eval", MODEL, "--text", binary, says="model.bin: is not text: it has zero bytes")
         self.fails(2, "eval", MODEL, "--text", full, "--limit", 5, says="--limit: only applies with --split")
         for option in ("--window", "--sinks"):

@@ -142,8 +142,9 @@ class Models(driver.CliTest):
             self.ok("convert", name, self.folder / f"{name}-f16.gguf", "--type", "f16")
 
     def test_a_name_that_is_none_lists_the_bundled_ones(self):
-        said = ["storyteler: no file, folder or bundled model has this name",
-                "storyteller, storyteller-diffusion"]
+        said = ["storyteler: no file, folder or bundled model has this name", "did you mean storyteller?"]
+        self.fails(1, "info", "nosuch", says=("nosuch: no file, folder or bundled model has this name",
+                                              "storyteller, storyteller-diffusion"))
         for command in (["run", "storyteler", "-p", "x"], ["info", "storyteler"],
                         ["bench", "decode", "storyteler"], ["bench", "norm", "storyteler"],
                         ["convert", "storyteler", self.folder / "o.gguf"]):
