@@ -186,6 +186,10 @@ JsonDocument JsonDocument::parse(std::string_view text, const std::string& file,
     return out;
 }
 
+std::size_t JsonDocument::bytes() const {
+    return tape_->nodes.capacity() * sizeof(Node) + tape_->bytes.capacity();
+}
+
 const JsonValue::Node& JsonValue::node() const {
     static constexpr Node kNull{};
     return tape_ ? tape_->nodes[at_] : kNull;

@@ -206,6 +206,7 @@ class JsonDocument {
 
     JsonDocument();  // null
     JsonValue root() const { return {tape_.get(), 0}; }
+    std::size_t bytes() const;  // of memory: its values and strings
 
   private:
     friend class JsonReader;

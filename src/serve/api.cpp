@@ -224,7 +224,7 @@ void Api::answer(const Route& route, const ExchangePtr& exchange, std::shared_pt
         return (this->*route.run)({exchange, body->fields, compiles});
     } catch (const NotCompiled&) {
     }
-    const std::size_t bytes = exchange->request().body.size();
+    const std::size_t bytes = body->document.bytes();
     const auto compile = [this, &route, exchange, body = std::move(body)] {
         try {
             answer_failures(exchange, [&] { answer(route, exchange, body, true); });

@@ -20,7 +20,8 @@ CompileQueue::~CompileQueue() {
 
 void CompileQueue::put(const std::string& client, Job job) {
     const std::lock_guard lock(mutex_);
-    if (jobs_.size() >= kMost || bytes_ + job.bytes > kMostBytes) {
+    const bool room = jobs_.empty() || bytes_ + job.bytes <= kMostBytes;
+    if (jobs_.size() >= kMost || !room) {
         Failure full = Failure::of(503, "server_error",
                                    "too many requests wait for their schemas; try again later",
                                    "schemas_full");

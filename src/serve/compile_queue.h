@@ -16,8 +16,9 @@ namespace mr::serve {
 
 class CompileQueue {
   public:
-    static constexpr std::size_t kMost = 64;                          // requests that wait
-    static constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of their bodies
+    static constexpr std::size_t kMost = 64;  // requests that wait
+    // Of memory that they hold. One may take more, where no other waits.
+    static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 
     CompileQueue() = default;
     // Drops the requests that wait.
@@ -27,7 +28,7 @@ class CompileQueue {
 
     struct Job {
         ExchangePtr exchange;
-        std::size_t bytes = 0;
+        std::size_t bytes = 0;      // of memory: of the parsed body
         std::function<void()> run;  // answers the request; if it throws, that is cut
     };
     // Clients take turns. Throws Failure (503) if there is no room. The thread starts with the

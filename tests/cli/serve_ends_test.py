@@ -125,6 +125,9 @@ class Ends(driver.CliTest):
         result = driver.millrace("serve", "--trusted-proxy", "x", "--log", "json")
         self.assertEqual(result.code, 2)
         self.assertIn("--trusted-proxy", json.loads(result.err)["error"])
+        # Options that cannot be read: the format is not known yet.
+        for wrong in (("--no-such-option",), ("--port", "high"), ("--sequences", 0)):
+            self.fails(2, "serve", "--log", "json", *wrong, says=wrong[0])
 
     def test_unknown_fields_are_named_in_the_log(self):
         server = Server()

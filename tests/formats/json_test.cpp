@@ -145,6 +145,19 @@ TEST(Json, CountsWhatAFileHolds) {
     EXPECT_HAS(error_of(empty + "]"), "values that a JSON file may have");
 }
 
+// What waits for an answer is counted by this.
+TEST(Json, BytesAreOfTheMemoryItTakes) {
+    EXPECT_LT(formats::JsonDocument().bytes(), 200u);
+    std::string lists = "[[]";
+    for (int i = 1; i < 10000; ++i) lists += ",[]";
+    const std::size_t values = parse(lists + "]").bytes();
+    EXPECT_GE(values, 10001u * 16);
+    EXPECT_LE(values, 2 * 10001u * 16 + 200);
+    const std::size_t text = parse("\"" + std::string(10000, 'a') + "\"").bytes();
+    EXPECT_GE(text, 10001u);
+    EXPECT_LE(text, 2 * 10001u + 200);
+}
+
 // Must take neither the memory of a set of seen keys nor quadratic time.
 TEST(Json, FindsAKeyTwiceAmongMany) {
     std::string text = "{";

@@ -299,6 +299,25 @@ class Continues(PageTest):
         self.assertNotIn("You", [one.text for one in self.all("h2")])
         self.check()
 
+    # A text has no system prompt: one that was set for another model is neither shown nor sent.
+    def test_no_system_prompt_is_asked_for(self):
+        self.set("system", "Answer in rhymes.")
+        self.get("open-settings").click()
+        system = self.all("#settings [name=system]")[0]
+        self.assertFalse(system.is_displayed())
+        self.assertEqual(self.js("return document.activeElement.name"), "temperature")
+        self.check()
+        self.get("settings-close").click()
+        self.send("One day,")
+        self.assertNotIn("rhymes", json.dumps(self.server.seen[0]))
+        self.server.props = {"model": "tiny"}
+        self.driver.refresh()
+        self.get("open-settings").click()
+        system = self.all("#settings [name=system]")[0]
+        self.assertTrue(system.is_displayed())
+        self.assertEqual(system.get_attribute("value"), "Answer in rhymes.")
+        self.assertEqual(self.js("return document.activeElement.name"), "system")
+
     # A text that has ended is not continued by what is written next; one that was cut is.
     def test_what_belongs_to_a_text(self):
         self.send("One day,")

@@ -20,7 +20,7 @@ namespace mr::serve {
 using Json = nlohmann::json;
 
 // An exchange that keeps its answer.
-class CaughtExchange final : public Exchange {
+class CaughtExchange : public Exchange {
   public:
     CaughtExchange(std::string path, std::string body, std::string method = "POST") {
         request_.method = std::move(method);

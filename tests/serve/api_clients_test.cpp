@@ -100,6 +100,42 @@ TEST_F(ApiClients, EchoHasTheLogprobsOfPrompts) {
     }
 }
 
+// What lm-eval reads from an echo, added up, is what `millrace eval` says of the same text.
+TEST_F(ApiClients, EchoesAddUpToTheEvaluation) {
+    open();
+    model::EngineOptions options;
+    options.threads = 1;
+    options.context = kContext;
+    options.max_logits = decode::eval_logit_rows(desk_->model().spec);
+    const auto engine = model::make_engine(
+        std::make_shared<model::Model>(model::load_model(test::reference("llama2"))), options);
+    std::string longer;
+    for (int i = 0; i < 40; ++i) longer += "Tom saw " + std::to_string(i * i) + " birds. ";
+    const std::vector<std::string> texts = {"a", "Once upon a time there was a cat.\nThe end.",
+                                            " caf\xC3\xA9 \xF0\x9F\x98\x80", longer};
+    for (const std::string& text : texts) {
+        const decode::EvalResult whole = decode::evaluate(*engine, text, {});
+        for (const int made : {0, 1}) {
+            const Json list =
+                ok("/v1/completions",
+                   {{"prompt", text},
+                    {"echo", true},
+                    {"logprobs", 1},
+                    {"max_tokens", made},
+                    {"temperature", 0},
+                    {"ignore_eos", true}})["choices"][0]["logprobs"]["token_logprobs"];
+            const auto end = static_cast<std::size_t>(whole.tokens) + 1;  // the first has none
+            ASSERT_EQ(list.size(), end + static_cast<std::size_t>(made)) << text;
+            EXPECT_TRUE(list[0].is_null());
+            double nats = 0;
+            for (std::size_t i = 1; i < end; ++i) nats -= list[i].get<double>();
+            const auto tokens = static_cast<double>(whole.tokens);
+            EXPECT_NEAR(nats / tokens, whole.nll, 1e-4) << text;
+            EXPECT_GT(whole.nll, 0.1);
+        }
+    }
+}
+
 // Where a text has no byte tokens, it is the text of its tokens at their offsets.
 TEST_F(ApiClients, OffsetsOfEchoesCountThePrompt) {
     open();

@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <random>
 
 #include "formats/json.h"
+#include "patience.h"
 #include "serve/answer.h"
 #include "serve/grammars.h"
 #include "text/grammar/schema.h"
@@ -393,6 +395,21 @@ TEST(Grammars, AGrammarIsKnownOnceItIsMade) {
     grammars.filter("any", [] { return text::grammar::network_of_any_object(); });
     EXPECT_TRUE(grammars.known("any"));
     EXPECT_FALSE(grammars.known("other"));
+}
+
+// The thread that compiles a large schema keeps no other request from a grammar that is there.
+TEST(Grammars, AGrammarIsKnownWhileAnotherIsMade) {
+    const auto tokenizer = text::Tokenizer::bytes(256);
+    Grammars grammars(*tokenizer, 256);
+    const auto any = [] { return text::grammar::network_of_any_object(); };
+    grammars.filter("any", any);
+    std::future<bool> known;
+    grammars.filter("large", [&] {
+        known = std::async(std::launch::async, [&] { return grammars.known("any").has_value(); });
+        EXPECT_EQ(known.wait_for(test::kHang), std::future_status::ready);
+        return any();
+    });
+    EXPECT_TRUE(known.get());
 }
 
 TEST(Grammars, BannedTokensComeWhereNothingElseCan) {

@@ -34,6 +34,8 @@ const app = {
     const input = byId('input');
     input.dataset.placeholder = continues ? 'placeholderText' : 'placeholder';
     input.dataset.label = continues ? 'yourText' : 'yourMessage';
+    // A text has no system prompt.
+    byId('settings-form').elements.system.closest('label').hidden = continues;
     this.applyLanguage();
   },
 
@@ -162,7 +164,7 @@ function wireSettings() {
     }
     app.toggleSide(false);
     dialog.showModal();
-    form.elements.system.focus();
+    form.elements[continuesTexts() ? 'temperature' : 'system'].focus();
   };
   byId('open-settings').onclick = open;
   byId('settings-close').onclick = () => dialog.close();
