@@ -20,7 +20,7 @@ TYPES = ("bf16", "q8_0", "q4_0")
 
 def info(shape, memory):
     command = [os.environ.get("MILLRACE_BIN", str(ROOT / "build/release/millrace")), "info", f"random:{shape}",
-               "--memory", f"{memory * SHARE:g}GB", "--device", "cpu", "--json"]
+               "--memory", f"{memory * SHARE:g}GB", "--device", "cpu", "--threads", "8", "--json"]
     environment = {**os.environ, "MILLRACE_READ_RATE": "20GB/s"}
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env=environment)
     return json.loads(done.stdout)
