@@ -14,21 +14,26 @@ TextStream::TextStream(const text::Tokenizer& tokenizer, std::vector<std::string
 }
 
 std::string TextStream::push(std::int32_t token, bool heed) {
-    return stopped_ ? std::string() : filter(decoder_.push(token), heed);
+    if (stopped_) return {};
+    heeded_ = heed;
+    return filter(decoder_.push(token), heed);
 }
 
 std::string TextStream::finish() {
     if (stopped_) return {};
-    std::string text = filter(decoder_.flush(), true);
+    std::string text = filter(decoder_.flush(), heeded_);
     if (!stopped_) text += std::exchange(held_, {});
     return text;
 }
 
 std::string TextStream::filter(std::string_view text, bool heed) {
+    // A stop string that ends in what was held back was not heeded when it was completed.
+    const std::size_t before = held_.size();
     held_ += text;
     std::size_t found = std::string::npos;
     for (const std::string& stop : stops_) {
-        const std::size_t at = heed ? held_.find(stop) : found;
+        const std::size_t at =
+            heed ? held_.find(stop, before + 1 - std::min(before + 1, stop.size())) : found;
         if (at >= found) continue;
         found = at;
         stopped_by_ = stop;

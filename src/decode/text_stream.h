@@ -24,7 +24,7 @@ class TextStream {
 
     // Takes the next token and returns the text that can be shown now. If a stop string is
     // complete, returns the text before it (or up to its end), and nothing after that. `heed`:
-    // false for a token with which no stop string may end.
+    // false for a token with which no stop string may end, whatever follows it.
     std::string push(std::int32_t token, bool heed = true);
     // The text is over: returns what was held back.
     std::string finish();
@@ -37,6 +37,7 @@ class TextStream {
     text::StreamDecoder decoder_;
     std::vector<std::string> stops_;
     const bool shows_stop_;
+    bool heeded_ = true;  // of the last token
     std::string held_;
     bool stopped_ = false;
     std::string stopped_by_;
