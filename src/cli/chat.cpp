@@ -111,7 +111,8 @@ void Chat::open(const SharedOptions& shared, const text::ChatOptions& chat) {
     shared_ = shared;
     chat_ = chat;
     state_.emplace(ChatState{*conversation_, generate_, settings_, loaded_.model->source,
-                             engine_->options().context, generate_.stream});
+                             engine_->options().context, engine_->model().spec.vocab,
+                             generate_.stream});
     if (continues()) {
         remark(fmt::format(
             "{} has no chat template: it was not made for conversations, and continues the text "
@@ -182,7 +183,14 @@ void Chat::switch_model(const std::string& name) {
         state_->decoded = counts.decoded;
         state_->seconds = counts.seconds;
         const auto changed = std::exchange(settings_, {});
-        for (const auto& [option, value] : changed) set_option_of_chat(*state_, option, value);
+        for (const auto& [option, value] : changed) {
+            try {
+                set_option_of_chat(*state_, option, value);
+            } catch (const Error& error) {  // a token that only the other model has
+                remark(one_line(error.what()));
+            }
+        }
+        state_->unanswered = counts.unanswered;
         take_over(messages, continued);
     };
     // The tokenizer and the template were given for the first model.

@@ -81,11 +81,25 @@ class Settings(driver.CliTest):
                            ("/set top-k 1.5", "'1.5' is not a whole number"),
                            ("/set temp hot", "/set temp: 'hot' is not a number"),
                            ("/set ignore-eos maybe", "/set ignore-eos = maybe: is not off or on"),
+                           ("/set stop-id 999999", "/set stop-id = 999999: is not a token of the model; its tokens"),
+                           ("/set stop_id -1", "/set stop-id = -1: is not a token of the model"),
                            ("/regen", "/regen: there is no answer yet"),
                            ("/undo", "/undo: there is no turn")):
             answers, said = self.chat(line, "Hello", code=2)
             self.assertEqual(answers, [])
             self.assertIn(says, said[-1])
+
+    def test_a_stop_id_is_a_token_of_the_model(self):
+        vocab = json.loads(self.ok("info", MODEL, "--json").out)["model"]["vocab"]
+        answers, said = self.chat(f"/set stop-id {vocab - 1}", "Hello", f"/set stop-id {vocab}", code=2)
+        self.assertEqual(len(answers), 1)
+        self.assertIn(f"its tokens are 0 to {vocab - 1}", said[-1])
+        # Another model with fewer tokens goes on without it.
+        answers, said = self.chat(f"/set stop-id {vocab}", "/set n 3", f"/model {MODEL}", "Hello",
+                                  command=("chat", "storyteller", "--temp", 0, "--ignore-eos", "-c", 512))
+        self.assertEqual(answers[0]["tokens"], 3)
+        self.assertIn(f"note: /set stop-id = {vocab}: is not a token of the model; its tokens are 0 to {vocab - 1}",
+                      said)
 
     def test_regen_is_another_answer_to_the_same(self):
         path = self.folder / "talk.json"
@@ -441,6 +455,26 @@ class Progress(typed_chat.TypedTest):
             self.assertRegex(after, rb"^[^\x1b]*\r\x1b\[K")
             self.assertNotIn("reading", self.screen().text())
             self.process.kill()
+
+    def test_undo_takes_back_a_message_without_an_answer(self):
+        self.need_editing()
+        self.start(command=("chat", *self.SLOW, "-n", 2, "--temp", 0, "-c", 1024, *PLAIN))
+        self.say(b"Hello")
+
+        def cancelled():
+            self.type(b"word " * 150 + b"\r")
+            self.wait_for(b"reading the prompt")
+            self.type(b"\x03")
+            self.wait_for(b"\n> ")
+
+        cancelled()
+        self.assertIn(b"took back: word word", self.say(b"/undo"))
+        self.assertEqual(self.questions(), ["Hello"])
+        cancelled()  # it is forgotten where another conversation is loaded
+        self.say(f"/load {self.folder}/typed.json".encode())
+        self.assertIn(b"took back: Hello", self.say(b"/undo"))
+        self.assertIn(b"there is no turn", self.say(b"/undo"))
+        self.leave()
 
     def test_not_into_a_pipe(self):
         result = self.ok("run", *self.SLOW, "-n", 2, "-p", "word " * 60)

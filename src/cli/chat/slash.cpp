@@ -128,8 +128,10 @@ Slash again(ChatState& state, std::string& line) {
 }
 
 void undo(ChatState& state) {
-    if (!state.unanswered.empty()) state.unanswered.clear();
-    const std::optional<std::string> question = state.conversation.undo();
+    // A message without an answer came after the turns.
+    const std::optional<std::string> question =
+        state.unanswered.empty() ? state.conversation.undo()
+                                 : std::exchange(state.unanswered, std::string());
     if (!question)
         throw Error::usage({.field = "/undo", .problem = "there is no turn to take back"});
     say(fmt::format("took back: {}", one_line(question->substr(0, 400))));
@@ -142,6 +144,7 @@ std::string need(const char* command, const std::string& argument) {
 
 void load(ChatState& state, const std::string& path) {
     state.conversation.restore(load_chat(path));
+    state.unanswered.clear();
     const auto& messages = state.conversation.messages();
     say(fmt::format("{} messages of {}; the last: {}", messages.size(), one_line(path),
                     messages.empty() ? "none" : one_line(messages.back().content.substr(0, 400))));
@@ -167,7 +170,17 @@ std::vector<std::string> slash_commands() {
 }
 
 void set_option_of_chat(ChatState& state, const std::string& name, const std::string& value) {
-    change_setting(state.generate, name, value);
+    decode::GenerateOptions changed = state.generate;
+    change_setting(changed, name, value);
+    for (std::size_t i = state.generate.stop_ids.size(); i < changed.stop_ids.size(); ++i) {
+        const std::int32_t id = changed.stop_ids[i];
+        if (id >= 0 && id < state.vocab) continue;
+        throw Error::usage({.field = "/set stop-id",
+                            .value = fmt::format("{}", id),
+                            .problem = "is not a token of the model",
+                            .remedy = fmt::format("its tokens are 0 to {}", state.vocab - 1)});
+    }
+    state.generate = std::move(changed);
     if (state.generate.max_tokens < 0) {
         state.generate.max_tokens =
             state.stream ? std::numeric_limits<int>::max() - 1 : static_cast<int>(state.context);

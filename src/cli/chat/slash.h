@@ -16,8 +16,8 @@ struct ChatState {
     // What /set and /seed changed, in order: another model begins with its own values, and these.
     std::vector<std::pair<std::string, std::string>>& settings;
     std::string model;
-    std::int64_t context = 0;
-    model::Stream stream{};  // set if the conversation streams
+    std::int64_t context = 0, vocab = 0;  // of the model, in tokens
+    model::Stream stream{};               // set if the conversation streams
     // Over all answers so far.
     std::int64_t answers = 0, tokens = 0, last_prompt = 0;
     // Tokens without the first of each answer, which comes with the prompt, and their time.
@@ -40,7 +40,8 @@ enum class Slash {
 Slash obey(ChatState& state, std::string& line);
 // "/help", "/set", ...
 std::vector<std::string> slash_commands();
-// Sets a sampling option, and what belongs to it: -n -1 means the whole context.
+// Sets a sampling option, and what belongs to it: -n -1 means the whole context. Throws Error
+// (usage) for what the model cannot do, and changes nothing.
 void set_option_of_chat(ChatState& state, const std::string& name, const std::string& value);
 
 }  // namespace mr::cli
