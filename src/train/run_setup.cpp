@@ -79,9 +79,13 @@ void Run::note_other_machine() {
         }
     }
     if (!other.empty()) {
+        // Another version of the program may compute the same.
+        const bool surely =
+            value_in(state_.machine, "program") == value_in(now, "program") || other.size() > 1;
         const std::string isa = value_in(state_.machine, "instructions");
         say(fmt::format(
-            "the run goes on with other bits than where it began: {}{}", fmt::join(other, "; "),
+            "the run {} with other bits than where it began: {}{}",
+            surely ? "goes on" : "may go on", fmt::join(other, "; "),
             isa == isa_name(active_isa())
                 ? std::string()
                 : fmt::format(" (MILLRACE_ISA={} keeps them on a machine that has it)", isa)));
