@@ -155,7 +155,9 @@ class Loader : JsonFields {
                 throw fail(field + ".id", entry["id"],
                            fmt::format("is not {}, the next after the vocabulary and the added "
                                        "tokens before it",
-                                       expected));
+                                       expected),
+                           "number the added tokens in the order of the file without a gap, or "
+                           "take the tokenizer.json that came with the model");
             }
         }
         if (only_added || data_.tokens[i] != token.text) {

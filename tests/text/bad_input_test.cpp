@@ -103,6 +103,23 @@ TEST(BadJson, NamesTheField) {
     }
 }
 
+TEST(BadJson, AnAddedTokenBehindAGapIsToldWhatToDo) {
+    json root = small_json();
+    const auto next = root["model"]["vocab"].size();
+    json& token = root["added_tokens"][0];
+    token["content"] = "<new>";
+    token["id"] = next;
+    EXPECT_NO_THROW(Tokenizer::from_json(root.dump(), "x.json"));
+    token["id"] = next + 1;
+    root["added_tokens"].push_back(token);  // else the id is too large for so few tokens
+    root["added_tokens"][1]["content"] = "<other>";
+    root["added_tokens"][1]["id"] = next;
+    expect_error([&] { Tokenizer::from_json(root.dump(), "x.json"); }, "x.json",
+                 "is not " + std::to_string(next) + ", the next after the vocabulary");
+    expect_error([&] { Tokenizer::from_json(root.dump(), "x.json"); }, "x.json",
+                 "number the added tokens in the order of the file");
+}
+
 TEST(BadJson, UnknownPreTokenizersAreToldWhatIsSupported) {
     json root = small_json();
     root["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
