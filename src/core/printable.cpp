@@ -54,4 +54,12 @@ std::string printable(std::string_view text, std::size_t most_bytes) {
     return out;
 }
 
+std::string listed(std::span<const std::string> names, std::size_t most) {
+    std::string out;
+    for (const std::string& name : names.first(std::min(most, names.size()))) {
+        out += (out.empty() ? "" : ", ") + printable(name);
+    }
+    return names.size() > most ? fmt::format("{} and {} more", out, names.size() - most) : out;
+}
+
 }  // namespace mr

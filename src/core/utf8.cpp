@@ -1,5 +1,8 @@
 #include "core/utf8.h"
 
+#include <cstdint>
+#include <cstring>
+
 namespace mr {
 
 // Unicode's table of well-formed UTF-8: the range of the second byte depends on the first.
@@ -23,6 +26,23 @@ Utf8Char utf8_at(std::string_view text, std::size_t pos) {
     }
     if (size != length) return {lead, size, false};
     return {code, size, true};
+}
+
+std::optional<std::size_t> utf8_fault(std::string_view text) {
+    for (std::size_t at = 0; at < text.size();) {
+        std::uint64_t eight = 0;  // ASCII goes by eights
+        if (text.size() - at >= sizeof eight) {
+            std::memcpy(&eight, text.data() + at, sizeof eight);
+            if ((eight & 0x8080808080808080u) == 0) {
+                at += sizeof eight;
+                continue;
+            }
+        }
+        const Utf8Char c = utf8_at(text, at);
+        if (!c.valid) return at;
+        at += c.size;
+    }
+    return std::nullopt;
 }
 
 }  // namespace mr

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 namespace mr {
@@ -14,5 +15,8 @@ struct Utf8Char {
 
 // The character that begins at `pos` < text.size().
 Utf8Char utf8_at(std::string_view text, std::size_t pos);
+
+// Where the first byte is that is not part of valid UTF-8; none: the whole text is valid.
+std::optional<std::size_t> utf8_fault(std::string_view text);
 
 }  // namespace mr

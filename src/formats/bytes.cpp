@@ -2,18 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/utf8.h"
-
 namespace mr::formats {
-
-bool is_utf8(std::string_view text) {
-    for (std::size_t i = 0; i < text.size();) {
-        const Utf8Char c = utf8_at(text, i);
-        if (!c.valid) return false;
-        i += c.size;
-    }
-    return true;
-}
 
 Error ByteReader::error(std::string_view field, std::string value, std::string problem,
                         std::uint64_t at, std::string remedy) const {

@@ -37,8 +37,6 @@ inline std::string printable(std::string_view text, std::size_t most_bytes = 80)
     return mr::printable(text, most_bytes);
 }
 
-bool is_utf8(std::string_view text);
-
 // A cursor over the bytes of a file. It never reads past the end.
 class ByteReader {
   public:

@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/utf8.h"
 #include "formats/bytes.h"
 #include "formats/gguf.h"
 
@@ -184,7 +185,7 @@ struct GgufParser {
     void read_info(std::uint64_t index) {
         const std::uint64_t at = in.offset();
         const std::string_view name = read_string(fmt::format("name of tensor {}", index));
-        if (name.empty() || name.size() > kMaxTensorNameBytes || !is_utf8(name)) {
+        if (name.empty() || name.size() > kMaxTensorNameBytes || utf8_fault(name)) {
             throw in.error(fmt::format("name of tensor {}", index), "'" + printable(name) + "'",
                            fmt::format("is not 1 to {} bytes of UTF-8", kMaxTensorNameBytes), at);
         }

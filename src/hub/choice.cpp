@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "formats/json.h"
 
 namespace mr::hub {
@@ -128,14 +129,11 @@ std::vector<Group> groups_of(const std::vector<std::string>& files) {
         {.file = wanted.text(), .problem = std::move(problem), .remedy = std::move(remedy)});
 }
 
-std::string listed(const std::vector<Group>& groups) {
+std::string names_of(const std::vector<Group>& groups) {
     constexpr std::size_t kMost = 12;
     std::vector<std::string> names;
     for (const Group& group : groups) names.push_back(group.stem.substr(group.stem.rfind('/') + 1));
-    const std::size_t more = names.size() > kMost ? names.size() - kMost : 0;
-    names.resize(names.size() - more);
-    return fmt::format("{}{}", fmt::join(names, ", "),
-                       more > 0 ? fmt::format(" and {} more", more) : "");
+    return listed(names, kMost);
 }
 
 Choice gguf_choice(const Reference& wanted, const Group& group) {
@@ -170,7 +168,7 @@ std::vector<Group> with_type(const std::vector<Group>& groups, std::string_view 
 // The group, if there is one; refuses several.
 const Group* only(const Reference& wanted, const std::vector<Group>& groups) {
     if (groups.size() > 1) {
-        refuse(wanted, fmt::format("is the name of several GGUF files: {}", listed(groups)),
+        refuse(wanted, fmt::format("is the name of several GGUF files: {}", names_of(groups)),
                fmt::format("name one: {}:FILE", wanted.id()));
     }
     return groups.empty() ? nullptr : groups.data();
@@ -188,7 +186,7 @@ Choice usual_gguf(const Reference& wanted, const std::vector<Group>& groups) {
     if (readable.empty()) {
         refuse(wanted,
                fmt::format("its GGUF files are of types that Millrace does not read: {}",
-                           listed(groups)),
+                           names_of(groups)),
                fmt::format("look for a repository with one of {}", fmt::join(usual_types(), ", ")));
     }
     return gguf_choice(wanted, *only(wanted, readable));
@@ -219,7 +217,7 @@ Choice named(const Reference& wanted, const std::vector<std::string>& files,
                            "and q4_0 of it",
                            wanted.id()));
     }
-    refuse(wanted, "the repository has no file of this name or type", "it has " + listed(groups));
+    refuse(wanted, "the repository has no file of this name or type", "it has " + names_of(groups));
 }
 
 }  // namespace

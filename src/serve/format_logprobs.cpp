@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/bytes.h"
+#include "core/utf8.h"
 
 namespace mr::serve {
 namespace {
@@ -30,7 +30,7 @@ std::span<const decode::TokenLogprob> first_of(const decode::DrawnLogprobs& logp
 // text on their own are written as "bytes:\xe2\x80".
 std::string CompletionLogprobs::token_text(std::int32_t id) const {
     std::string piece = tokenizer_.piece(id);
-    if (formats::is_utf8(piece)) return piece;
+    if (!utf8_fault(piece)) return piece;
     std::string out = "bytes:";
     for (const char c : piece) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
     return out;
@@ -63,7 +63,7 @@ std::size_t CompletionLogprobs::offset_of(std::int32_t id, Place& place) const {
     const std::size_t before = place.characters;
     place.characters += characters_of(place.decoder.push(id));
     const std::string piece = tokenizer_.piece(id);
-    if (!formats::is_utf8(piece)) return before;
+    if (utf8_fault(piece)) return before;
     // Bytes before it that turn out to be no character are U+FFFD in the text.
     const std::size_t own = std::min(characters_of(piece), place.characters);
     return std::max(before, place.characters - own);

@@ -1,10 +1,6 @@
 #include "text/documents.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <cstring>
-
-#include "core/utf8.h"
 
 namespace mr::text {
 
@@ -28,23 +24,6 @@ bool Documents::next(std::string_view& document) {
 std::string_view without_mark(std::string_view text) {
     constexpr std::string_view kMark = "\xef\xbb\xbf";
     return text.starts_with(kMark) ? text.substr(kMark.size()) : text;
-}
-
-std::optional<std::size_t> first_fault(std::string_view text) {
-    for (std::size_t at = 0; at < text.size();) {
-        std::uint64_t eight = 0;  // ASCII goes by eights
-        if (text.size() - at >= sizeof eight) {
-            std::memcpy(&eight, text.data() + at, sizeof eight);
-            if ((eight & 0x8080808080808080u) == 0) {
-                at += sizeof eight;
-                continue;
-            }
-        }
-        const Utf8Char c = utf8_at(text, at);
-        if (!c.valid) return at;
-        at += c.size;
-    }
-    return std::nullopt;
 }
 
 }  // namespace mr::text

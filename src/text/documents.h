@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string_view>
 
 namespace mr::text {
@@ -25,8 +24,5 @@ class Documents {
 
 // Without the byte order mark that some editors put before UTF-8.
 std::string_view without_mark(std::string_view text);
-
-// Where the first byte is that is not part of valid UTF-8.
-std::optional<std::size_t> first_fault(std::string_view text);
 
 }  // namespace mr::text

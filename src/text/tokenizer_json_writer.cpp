@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "formats/bytes.h"
+#include "core/utf8.h"
 #include "formats/json.h"
 #include "text/pretokenize.h"
 #include "text/tokenizer_impl.h"
@@ -211,7 +211,7 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data,
         const std::string& token = data.tokens[i];
         const auto id = static_cast<std::int32_t>(i);
         // JSON holds each text once, and only valid UTF-8.
-        if (!formats::is_utf8(token) || !ids.emplace(token, id).second) return std::nullopt;
+        if (utf8_fault(token) || !ids.emplace(token, id).second) return std::nullopt;
         if (data.types[i] == TokenType::normal || pieces[i]) mergeable.emplace(token, id);
         if (i < *size) vocab[token] = id;
     }

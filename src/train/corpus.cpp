@@ -18,6 +18,7 @@
 
 #include "core/error.h"
 #include "core/printable.h"
+#include "core/utf8.h"
 #include "formats/json.h"
 
 namespace mr::train {
@@ -254,7 +255,7 @@ void require_text(std::string_view text, const std::string& name) {
     if (text.substr(0, kLookedAt).find('\0') != std::string_view::npos) {
         refuse("is not text: it has zero bytes", "convert it to UTF-8, or leave it out");
     }
-    if (const auto fault = text::first_fault(text)) {
+    if (const auto fault = utf8_fault(text)) {
         refuse(fmt::format("is not UTF-8: byte 0x{:02x} in line {}",
                            static_cast<unsigned char>(text[*fault]),
                            1 + std::ranges::count(text.substr(0, *fault), '\n')),

@@ -47,6 +47,15 @@ TEST(Printable, IsCutBetweenCharacters) {
     EXPECT_NE(what.find("é...: is long"), std::string::npos) << what;
 }
 
+TEST(Printable, NamesAreListedUpToANumber) {
+    const std::vector<std::string> names = {"a.txt", "b\x1b.txt", "c.txt"};
+    EXPECT_EQ(listed(names, 3), "a.txt, b\\x1b.txt, c.txt");
+    EXPECT_EQ(listed(names, 12), listed(names, 3));
+    EXPECT_EQ(listed(names, 2), "a.txt, b\\x1b.txt and 1 more");
+    EXPECT_EQ(listed(names, 1), "a.txt and 2 more");
+    EXPECT_EQ(listed({}, 5), "");
+}
+
 // The tokenizers have their own decoder: both must agree.
 TEST(Utf8, EveryCodeIsReadBack) {
     for (char32_t code = 0; code < 0x110000; ++code) {

@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "core/output_file.h"
-#include "formats/bytes.h"
+#include "core/printable.h"
 #include "formats/gguf_writer.h"
 #include "model/io/convert_formats.h"
 #include "model/io/convert_tensors.h"
@@ -24,6 +24,8 @@ namespace mr::model {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::size_t kListed = 5;  // files that a note names
 
 bool is_huggingface(const std::string& path) {
     std::error_code code;
@@ -318,16 +320,6 @@ std::vector<std::string> write_all(const OutputPlace& place,
     return names;
 }
 
-// "a.txt, b.txt and 3 more"
-std::string listed(const std::vector<std::string>& names) {
-    constexpr std::size_t kShown = 5;
-    std::string out;
-    for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) {
-        out += (i > 0 ? ", " : "") + formats::printable(names[i]);
-    }
-    return names.size() > kShown ? fmt::format("{} and {} more", out, names.size() - kShown) : out;
-}
-
 // What a replaced folder lost besides what was written anew, and what it kept.
 void note_replaced(const OutputPlace& place, const std::vector<Companion>& companions,
                    std::vector<std::string>& notes) {
@@ -336,11 +328,12 @@ void note_replaced(const OutputPlace& place, const std::vector<Companion>& compa
         removed.push_back(path.filename().string());
     }
     if (!removed.empty()) {
-        notes.push_back(fmt::format("removed with the older model: {}", listed(removed)));
+        notes.push_back(fmt::format("removed with the older model: {}", listed(removed, kListed)));
     }
     const FolderFiles files = folder_files(place.folder);
     if (place.one_file || files.model.empty() || files.others.empty()) return;
-    notes.push_back(fmt::format("kept, being no files of a model: {}", listed(files.others)));
+    notes.push_back(
+        fmt::format("kept, being no files of a model: {}", listed(files.others, kListed)));
 }
 
 ConvertResult to_safetensors(ConvertInput input, const std::string& in, const std::string& out,
