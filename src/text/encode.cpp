@@ -25,6 +25,7 @@ class WordCache {
         std::uint32_t count = 0;
         std::uint64_t hash = 0;
         std::size_t begin = 0;
+        bool from_unk = false, to_unk = false;  // it begins, it ends with an unknown character
     };
     Slot& slot(std::uint64_t hash) { return slots_[hash & (slots_.size() - 1)]; }
 
@@ -81,6 +82,15 @@ class Encoder {
         if ((data.nfc || spaces) && !is_ascii(text)) {
             text = kept_.emplace_back(normalized(text, inside));
         }
+        // Then a normalized token, which has the space, too, is found at the beginning and after
+        // one.
+        const bool prepends = data.prepends() && !impl_.normalized_added.empty();
+        if (prepends && (!first || start_ != Start::inside)) {
+            std::string& kept = kept_.emplace_back(1, ' ');
+            kept += text;
+            text = kept;
+            for (LiteralRange& range : inside) range = {range.begin + 1, range.end + 1};
+        }
         if (data.model == TokenizerModel::bytes) {
             for (char c : text) {
                 if (byte_id(c) >= 0) out_.push_back(byte_id(c));
@@ -93,7 +103,7 @@ class Encoder {
         for (std::size_t pos = 0;;) {
             const auto match = search.next();
             if (match.begin > pos) {
-                plain(text.substr(pos, match.begin - pos), first && pos == 0);
+                plain(text.substr(pos, match.begin - pos), first && pos == 0, prepends);
             }
             if (match.id < 0) break;
             out_.push_back(match.id);
@@ -122,8 +132,9 @@ class Encoder {
         return out += normal(pos, text.size());
     }
 
-    // `first`: the encoded text begins here.
-    void plain(std::string_view text, bool first) {
+    // `first`: the encoded text begins here. `has_space`: where one is wanted before it, it is
+    // there.
+    void plain(std::string_view text, bool first, bool has_space) {
         const TokenizerData& data = impl_.data;
         after_unk_ = false;
         if (data.model == TokenizerModel::sentencepiece_bpe &&
@@ -134,7 +145,7 @@ class Encoder {
         const Start start = first ? start_ : Start::section;
         const bool wanted = (data.space_prefix == SpacePrefix::always && start != Start::inside) ||
                             (data.space_prefix == SpacePrefix::first && start == Start::text);
-        if (wanted && !(data.prefix_if_missing && text.front() == ' ')) {
+        if (wanted && !has_space && !(data.prefix_if_missing && text.front() == ' ')) {
             std::string& kept = kept_.emplace_back(1, ' ');
             kept += text;
             text = kept;
@@ -189,34 +200,39 @@ class Encoder {
     void word(std::string_view word) {
         if (word.size() > kLongestCached) {
             merge_word(word);
-            append(symbols_);
+            append(symbols_, from_unk_, to_unk_);
             return;
         }
         const std::uint64_t hash = hash_bytes(word);
         WordCache::Slot& slot = cache_.slot(hash);
         if (slot.hash != hash || std::string_view(slot.key, slot.size) != word) {
             merge_word(word);
-            slot = {word.data(), static_cast<std::uint32_t>(word.size()),
-                    static_cast<std::uint32_t>(symbols_.size()), hash, cache_.ids.size()};
+            slot = {word.data(),
+                    static_cast<std::uint32_t>(word.size()),
+                    static_cast<std::uint32_t>(symbols_.size()),
+                    hash,
+                    cache_.ids.size(),
+                    from_unk_,
+                    to_unk_};
             cache_.ids.insert(cache_.ids.end(), symbols_.begin(), symbols_.end());
         }
-        append(std::span(cache_.ids).subspan(slot.begin, slot.count));
+        append(std::span(cache_.ids).subspan(slot.begin, slot.count), slot.from_unk, slot.to_unk);
     }
 
-    // A run of unknown characters may span several words.
-    void append(std::span<const std::int32_t> ids) {
+    // A run of unknown characters may span several words. That an id is `unk` does not tell: it may
+    // be a piece of text, too.
+    void append(std::span<const std::int32_t> ids, bool from_unk, bool to_unk) {
         if (ids.empty()) return;
-        const auto is_unk = [&](std::int32_t id) {
-            return impl_.data.fuse_unk && id == impl_.data.unk;
-        };
-        out_.insert(out_.end(), ids.begin() + (after_unk_ && is_unk(ids.front())), ids.end());
-        after_unk_ = is_unk(ids.back());
+        const bool fuses =
+            impl_.data.fuse_unk && after_unk_ && from_unk && ids.front() == impl_.data.unk;
+        out_.insert(out_.end(), ids.begin() + fuses, ids.end());
+        after_unk_ = to_unk && ids.back() == impl_.data.unk;
     }
 
     // Puts the ids into symbols_.
     void merge_word(std::string_view word) {
         symbols_.clear();
-        unk_waits_ = false;
+        unk_waits_ = from_unk_ = to_unk_ = false;
         if (impl_.data.model == TokenizerModel::byte_level_bpe) {
             if (impl_.data.ignore_merges) {
                 if (const std::int32_t id = impl_.by_bytes.find(word); id >= 0) {
@@ -243,6 +259,7 @@ class Encoder {
             return;
         }
         const std::vector<std::int32_t> parts = std::exchange(symbols_, {});
+        from_unk_ = to_unk_ = false;
         for (std::int32_t id : parts) {
             if (id < vocab) {
                 push_known(id);
@@ -265,14 +282,17 @@ class Encoder {
     void push_known(std::int32_t id) {
         put_unk();
         symbols_.push_back(id);
+        to_unk_ = false;
     }
 
     // A character that is no token: its byte tokens if all of them exist, else `unk`. In a
     // vocabulary by merges the bytes go before an `unk` that waits, as in Hugging Face's library.
     void push_unknown(std::string_view character) {
+        if (character == " ") character = kSpaceMark;  // as the vocabulary would write it
         if (has_bytes(character)) {
             if (!impl_.merges_whole) put_unk();
             for (char c : character) symbols_.push_back(byte_id(c));
+            to_unk_ = false;
         } else {
             push_unk();
         }
@@ -283,7 +303,10 @@ class Encoder {
         unk_waits_ = impl_.data.unk.has_value();
     }
     void put_unk() {
-        if (std::exchange(unk_waits_, false)) symbols_.push_back(*impl_.data.unk);
+        if (!std::exchange(unk_waits_, false)) return;
+        from_unk_ = from_unk_ || symbols_.empty();
+        to_unk_ = true;
+        symbols_.push_back(*impl_.data.unk);
     }
 
     // Some byte-level vocabularies have no tokens for bytes that UTF-8 never uses.
@@ -314,6 +337,8 @@ class Encoder {
     std::vector<std::int32_t>& out_;
     std::vector<std::int32_t> symbols_;
     MergeScratch scratch_;
+    bool from_unk_ = false;         // symbols_ begin with an `unk` that stands for a character
+    bool to_unk_ = false;           // ... end with one
     bool after_unk_ = false;        // the last id is the `unk` of a run that may go on
     bool unk_waits_ = false;        // an `unk` that symbols_ get before the next known character
     std::deque<std::string> kept_;  // owns texts that the cache's keys point into

@@ -248,6 +248,7 @@ void Tokenizer::Impl::index_added() {
         if (token.normalized) searched.text = normalized_form(data, token);
         if (data.types[i] != TokenType::byte && !piece[i]) prints[i] = searched.text;
         if (token.normalized) {
+            if (data.prepends()) searched.text.insert(0, 1, ' ');
             normalized_added.insert(searched);
         } else {
             raw_added.insert(token);

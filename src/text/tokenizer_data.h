@@ -83,6 +83,9 @@ struct TokenizerData {
     std::string tool_template{};  // if the file has another one for conversations with tools
 
     // Spaces become U+2581 before normalized added tokens are looked for, rather than by Metaspace.
+    // A normalizer, not a pre-tokenizer, puts the space before a text: before added tokens that are
+    // normalized are looked for.
+    bool prepends() const { return normalizes_spaces() && space_prefix == SpacePrefix::always; }
     bool normalizes_spaces() const {
         return model == TokenizerModel::sentencepiece_bpe && !prefix_if_missing && !split_spaces &&
                space_prefix != SpacePrefix::first;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,9 @@ namespace {
 constexpr const char* kOptions = "millrace.tokenizer.options";
 // Flags of added tokens that have any: id, mask, id, mask ...
 constexpr const char* kAdded = "millrace.tokenizer.added";
+// Pairs of ids, in order: a file of SentencePiece's kind has scores, from which other merges
+// follow.
+constexpr const char* kMerges = "millrace.tokenizer.merges";
 // Ids around a text, where they are more than the usual BOS and EOS.
 constexpr const char* kPrefix = "millrace.tokenizer.prefix";
 constexpr const char* kSuffix = "millrace.tokenizer.suffix";
@@ -31,7 +35,9 @@ constexpr std::pair<std::int32_t, bool AddedToken::*> kFlags[] = {
 };
 // It is a piece though its form does not say so (made_by_text()), or the reverse.
 constexpr std::int32_t kOtherPiece = 16;
-constexpr std::int32_t kAllFlags = 31;
+// Its type says that it stands for a byte, and not whether it is special.
+constexpr std::int32_t kPlainByte = 32, kSpecialByte = 64;
+constexpr std::int32_t kAllFlags = 127;
 
 // A file of SentencePiece's kind keeps no merges.
 std::vector<bool> pieces_by_form(const TokenizerData& data) {
@@ -79,6 +85,7 @@ class Loader {
             merges();
         } else {
             scores();
+            merges_of_pairs();
         }
         special_ids();
         tokens_around(kPrefix, data_.prefix);
@@ -161,6 +168,18 @@ class Loader {
         }
     }
 
+    void merges_of_pairs() {
+        const auto list = file_.get_ints(kMerges).value_or(std::vector<std::int64_t>());
+        if (list.size() % 2 != 0) {
+            throw fail(kMerges, fmt::format("{} entries", list.size()), "are not pairs of ids");
+        }
+        data_.merges.reserve(list.size() / 2);
+        for (std::size_t i = 0; i < list.size(); i += 2) {
+            data_.merges.push_back({token_id(list[i], fmt::format("{}[{}]", kMerges, i)),
+                                    token_id(list[i + 1], fmt::format("{}[{}]", kMerges, i + 1))});
+        }
+    }
+
     std::optional<std::int32_t> id(const char* key) const {
         const auto value = file_.get_uint(key);
         if (!value) return std::nullopt;
@@ -233,14 +252,24 @@ class Loader {
 
     void added() {
         const std::vector<bool> pieces = pieces_by_form(data_);
+        std::map<std::int64_t, bool> bytes;  // added tokens of that type: whether they are special
+        const auto list = file_.get_ints(kAdded).value_or(std::vector<std::int64_t>());
+        for (std::size_t i = 0; i + 1 < list.size(); i += 2) {
+            if ((list[i + 1] & (kPlainByte | kSpecialByte)) != 0) {
+                bytes[list[i]] = (list[i + 1] & kSpecialByte) != 0;
+            }
+        }
         for (std::size_t i = 0; i < data_.tokens.size(); ++i) {
             TokenType& type = data_.types[i];
             if (is_filling(data_, i)) type = TokenType::unused;
-            if (!is_added(type)) continue;
-            data_.added.push_back({.id = static_cast<std::int32_t>(i),
-                                   .text = data_.tokens[i],
-                                   .special = type != TokenType::user_defined,
-                                   .piece = pieces[i]});
+            const auto byte = bytes.find(static_cast<std::int64_t>(i));
+            const bool is_byte = type == TokenType::byte && byte != bytes.end();
+            if (!is_added(type) && !is_byte) continue;
+            data_.added.push_back(
+                {.id = static_cast<std::int32_t>(i),
+                 .text = data_.tokens[i],
+                 .special = is_byte ? byte->second : type != TokenType::user_defined,
+                 .piece = pieces[i]});
         }
     }
 
@@ -261,9 +290,11 @@ class Loader {
                            "is not the id of an added token");
             }
             const std::int64_t mask = list[i + 1];
-            if (mask < 0 || mask > kAllFlags) {
+            const bool byte = data_.types[static_cast<std::size_t>(id)] == TokenType::byte;
+            if (mask < 0 || mask > kAllFlags ||
+                byte != ((mask & (kPlainByte | kSpecialByte)) != 0)) {
                 throw fail(fmt::format("{}[{}]", kAdded, i + 1), std::to_string(mask),
-                           fmt::format("is not a mask of flags from 0 to {}", kAllFlags));
+                           "is not a mask of flags that such a token has");
             }
             for (const auto& [bit, flag] : kFlags) (*token).*flag = (mask & bit) != 0;
             if ((mask & kOtherPiece) != 0) token->piece = !token->piece;
@@ -281,7 +312,9 @@ std::vector<std::int32_t> flags_of_added(const TokenizerData& data) {
         const auto id = static_cast<std::size_t>(token.id);
         std::int32_t mask = token.piece != pieces[id] ? kOtherPiece : 0;
         for (const auto& [bit, flag] : kFlags) mask |= token.*flag ? bit : 0;
-        if (mask == 0 || !is_added(data.types[id]) || is_filling(data, id)) continue;
+        if (data.types[id] == TokenType::byte) mask |= token.special ? kSpecialByte : kPlainByte;
+        if (mask == 0 || is_filling(data, id)) continue;
+        if (!is_added(data.types[id]) && data.types[id] != TokenType::byte) continue;
         out.insert(out.end(), {token.id, mask});
     }
     return out;
@@ -305,6 +338,9 @@ void write_tokenizer(formats::GgufWriter& writer, const TokenizerData& data) {
     } else {
         writer.set_floats("tokenizer.ggml.scores", data.scores);
         writer.set_bool("tokenizer.ggml.add_space_prefix", data.space_prefix != SpacePrefix::never);
+        std::vector<std::int32_t> merges;
+        for (const Merge& m : data.merges) merges.insert(merges.end(), {m.left, m.right});
+        if (!merges.empty()) writer.set_ints(kMerges, merges);
     }
     const auto set_id = [&](const char* key, std::optional<std::int32_t> id) {
         if (id) writer.set_u32(key, static_cast<std::uint32_t>(*id));

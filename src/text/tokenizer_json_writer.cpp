@@ -237,7 +237,7 @@ std::optional<TokenizerFiles> huggingface_tokenizer(const TokenizerData& data,
     model["continuing_subword_prefix"] = nullptr;
     model["end_of_word_suffix"] = nullptr;
     model["fuse_unk"] = data.fuse_unk;
-    model["byte_fallback"] = !byte_level;
+    model["byte_fallback"] = !byte_level && std::ranges::count(data.types, TokenType::byte) > 0;
     model["ignore_merges"] = data.ignore_merges;
     model["vocab"] = std::move(vocab);
     const bool of_scores = data.merges.empty() && !byte_level;

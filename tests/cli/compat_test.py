@@ -97,6 +97,29 @@ class CompatTest(driver.CliTest):
                 self.assertEqual(said["ids"], ids[i])
                 if same := same_text(case, ids[i]):
                     self.assertEqual(same(said["text"]), same(decoded[i]))
+        # A GGUF, and a folder made of it, have the same ids. GGUF says less of SentencePiece's kind.
+        gguf, folder = self.folder / "model.gguf", self.folder / "folder"
+        self.ok("convert", self.weights(), gguf, "--tokenizer", path, "--force")
+        said = self.ok("convert", gguf, folder, "--force").err
+        written_to = [(gguf, 7 if "ByteLevel" in json.dumps(case) else 1)]
+        if (folder / "tokenizer.json").exists():
+            written_to.append((folder, 7))
+        else:  # where a tokenizer.json cannot have these ids
+            self.assertIn("tokenizer", said, name)
+        for written, every in written_to:
+            for i, text in list(enumerate(texts))[::every]:
+                with self.subTest(tokenizer=name, written=written.name, text=text):
+                    said = self.ok_json("tokenize", written, "--file", "-", stdin=text.encode())
+                    self.assertEqual(said["ids"], ids[i])
+
+    def weights(self):
+        """A model without a tokenizer, with room for any of these."""
+        folder = self.folder / "weights"
+        if not folder.exists():
+            models.write(folder, "weights", models.llama(vocab_size=1024, bos_token_id=0, eos_token_id=0), {})
+            for name in ("tokenizer.json", "tokenizer_config.json"):
+                (folder / name).unlink(missing_ok=True)
+        return folder
 
     def test_tokenizers_say_what_tokenizers_says(self):
         cases = tokenizer_cases.cases()

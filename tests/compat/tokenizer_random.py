@@ -45,7 +45,7 @@ def merged(draw, vocab, letters, count):
     return merges
 
 
-def added_tokens(draw, vocab, raw_only):
+def added_tokens(draw, vocab):
     """Some are in the vocabulary, some only behind it."""
     names = []
     for _ in range(1 + draw.below(5)):
@@ -57,7 +57,7 @@ def added_tokens(draw, vocab, raw_only):
             vocab.append(name)
     return parts.numbered([(name, {
         "special": draw.one_in(3), "single_word": draw.one_in(3), "lstrip": draw.one_in(4),
-        "rstrip": draw.one_in(3), "normalized": not raw_only and draw.one_in(3)})
+        "rstrip": draw.one_in(3), "normalized": draw.one_in(3)})
         for name in names], vocab)
 
 
@@ -113,7 +113,7 @@ def byte_level(draw):
         split = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated",
                  "invert": False}
         pre = {"type": "Sequence", "pretokenizers": [split, pre]}
-    tokens = added_tokens(draw, vocab, raw_only=False)
+    tokens = added_tokens(draw, vocab)
     return parts.whole(
         added_tokens=tokens, normalizer=nfc_or_none(draw), pre_tokenizer=pre,
         post_processor=around(draw, vocab),
@@ -128,10 +128,10 @@ def sentencepiece(draw):
     vocab = ["<unk>", "<s>", "</s>"]
     if fallback != "none":
         vocab += [f"<0x{b:02X}>" for b in range(256) if fallback == "all" or b % 3 or b == 0x21]
-    letters = [MARK, *LETTERS, *"!1.b"]
+    letters = [*LETTERS, *"!1.b"] + ([] if draw.one_in(8) else [MARK])
     vocab += [*letters, *"Hy?'23\u00e9\u0430\n\u00b0"]
     merges = merged(draw, vocab, letters, 40)
-    unk = draw.of(["<unk>", "<unk>", None, "a"])
+    unk = draw.of(["<unk>", "<unk>", None, *[one for one in ("a", "1", "!", MARK) if one in vocab]])
     steps = [nfc_or_none(draw)]
     style = draw.of(["prepend", "replace", "metaspace"])
     pre, scheme = None, "always"
@@ -144,7 +144,7 @@ def sentencepiece(draw):
         if style == "prepend":
             steps.insert(draw.below(3), {"type": "Prepend", "prepend": MARK})
     steps = [step for step in steps if step]
-    tokens = added_tokens(draw, vocab, raw_only=style == "prepend")
+    tokens = added_tokens(draw, vocab)
     if draw.one_in(2):
         tokens = [parts.added(1, "<s>"), *tokens]
     decoders = parts.SP_DECODER["decoders"]

@@ -292,6 +292,15 @@ TEST(BadGguf, NamesTheField) {
         "token 0");
 
     // Keys of ours.
+    for (const auto& [pairs, says] : std::vector<std::pair<std::vector<std::int32_t>, std::string>>{
+             {{1}, "1 entries"}, {{1, 2, 0, 3}, "merges[3]"}, {{-1, 2}, "merges[0]"}}) {
+        expect_gguf_error(
+            [&](auto& w) {
+                base(w, "llama", ab), floats(w, {0, 0, 0});
+                w.set_ints("millrace.tokenizer.merges", pairs);
+            },
+            says);
+    }
     const auto with = [&](const std::string& key, std::vector<std::int32_t> list) {
         return [=](formats::GgufWriter& w) {
             base(w, "gpt2", ab), merges(w, {}), ints(w, {1, 1, 4});
@@ -302,8 +311,9 @@ TEST(BadGguf, NamesTheField) {
     expect_gguf_error(with(added, {2}), "1 entries");
     expect_gguf_error(with(added, {2, 1, 3, 1}), added + "[2]");
     expect_gguf_error(with(added, {-1, 1}), added + "[0]");
-    expect_gguf_error(with(added, {0, 1}), added + "[0]");  // no added token
-    expect_gguf_error(with(added, {2, 32}), added + "[1]");
+    expect_gguf_error(with(added, {0, 1}), added + "[0]");   // no added token
+    expect_gguf_error(with(added, {2, 32}), added + "[1]");  // no token of a byte
+    expect_gguf_error(with(added, {2, 128}), added + "[1]");
     expect_gguf_error(with(added, {2, -1}), added + "[1]");
     expect_gguf_error(with(prefix, {0, 3}), prefix + "[1]");
     expect_gguf_error(with("millrace.tokenizer.suffix", {-1}), "millrace.tokenizer.suffix[0]");
