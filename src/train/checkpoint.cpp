@@ -345,7 +345,7 @@ void Checkpoints::load_values(std::int64_t step, model::TrainEngine& engine) con
             {.file = where, .field = key, .problem = "the values are not those that were written"});
     };
     {
-        const model::Source source = model::open_source(path, {});
+        const model::Source source = model::open_huggingface(path, {});
         source.require_all_known();
         source.check_sums({});
         engine.load(source.spec, [&](model::RoleAt at) { return source.read(at); });

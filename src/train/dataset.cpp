@@ -67,7 +67,7 @@ class IndexReader {
             throw fail("end_token", root_["end_token"], "is not below vocab");
         }
         data.tokenizer_hash = hex(root_, "tokenizer_hash");
-        data.hash = kChecksumStart;
+        data.hash = kFnvStart;
         data.train = split("train", data);
         data.val = split("val", data);
         if (data.train.tokens() == 0) {
@@ -129,7 +129,7 @@ class IndexReader {
             tokens += shards.back().tokens();
             const std::string part =
                 fmt::format("{} {:x};", shards.back().tokens(), shards.back().header().checksum);
-            data.hash = token_checksum(std::as_bytes(std::span(part)), data.hash);
+            data.hash = fnv1a(std::as_bytes(std::span(part)), data.hash);
         }
         if (tokens != stats.tokens) {
             throw fail(fmt::format("{}.tokens", name), from["tokens"],
@@ -180,11 +180,11 @@ class IndexReader {
 
 std::uint64_t tokenizer_hash(const text::Tokenizer& tokenizer) {
     const text::TokenizerData& data = tokenizer.data();
-    std::uint64_t hash = kChecksumStart;
+    std::uint64_t hash = kFnvStart;
     const auto add = [&](std::string_view bytes) {  // with its length: "ab" "c" is not "a" "bc"
         const std::string length = fmt::format("{}:", bytes.size());
-        hash = token_checksum(std::as_bytes(std::span(length)), hash);
-        hash = token_checksum(std::as_bytes(std::span(bytes)), hash);
+        hash = fnv1a(std::as_bytes(std::span(length)), hash);
+        hash = fnv1a(std::as_bytes(std::span(bytes)), hash);
     };
     add(tokenizer.kind());
     for (const std::string& token : data.tokens) add(token);

@@ -84,7 +84,7 @@ void Run::note_other_machine() {
             value_in(state_.machine, "program") == value_in(now, "program") || other.size() > 1;
         const std::string isa = value_in(state_.machine, "instructions");
         say(fmt::format(
-            "the run {} with other bits than where it began: {}{}",
+            "the run {} with other bits than at its last checkpoint: {}{}",
             surely ? "goes on" : "may go on", fmt::join(other, "; "),
             isa == isa_name(active_isa())
                 ? std::string()

@@ -95,14 +95,6 @@ bool widen(const std::byte* from, std::span<std::int32_t> out, std::uint32_t voc
 
 }  // namespace
 
-std::uint64_t token_checksum(std::span<const std::byte> bytes, std::uint64_t before) {
-    std::uint64_t hash = before;  // FNV-1a
-    for (const std::byte b : bytes) {
-        hash = (hash ^ std::to_integer<std::uint64_t>(b)) * 0x100000001B3ull;
-    }
-    return hash;
-}
-
 std::string shard_header_bytes(const ShardHeader& header) {
     std::string out(kShardMagic);
     append<std::uint32_t>(out, kShardVersion);
@@ -165,11 +157,11 @@ void Shard::read(std::uint64_t first, std::span<std::int32_t> out) const {
 void Shard::verify(const std::function<bool(std::uint64_t)>& more) const {
     constexpr std::size_t kPiece = 1u << 20;
     std::vector<std::byte> buffer(std::min(kPiece, ids_.size()));
-    std::uint64_t found = kChecksumStart;
+    std::uint64_t found = kFnvStart;
     for (std::size_t done = 0; done < ids_.size();) {
         const auto piece = std::span(buffer).first(std::min(buffer.size(), ids_.size() - done));
         copy(done, piece);
-        found = token_checksum(piece, found);
+        found = fnv1a(piece, found);
         done += piece.size();
         if (more && !more(piece.size())) return;
     }

@@ -11,7 +11,7 @@
 //        24  u32      vocabulary: every id is below it
 //        28  u32      0
 //        32  u64      hash of the tokenizer (tokenizer_hash)
-//        40  u64      checksum of the id bytes (token_checksum)
+//        40  u64      checksum of the id bytes (fnv1a)
 //        48  u64[2]   0
 //        64           the ids
 // All little-endian, unsigned.
@@ -26,6 +26,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/fnv.h"
 #include "core/mapped_file.h"
 #include "core/progress.h"
 #include "core/thread_pool.h"
@@ -46,11 +47,6 @@ inline constexpr const char* kDataTokenizerName = "tokenizer.json";
 // Hash of the meaning of ids: the tokens in order, the merges, the way words are cut. Equal for one
 // tokenizer in different files.
 std::uint64_t tokenizer_hash(const text::Tokenizer& tokenizer);
-
-// Works in pieces of any size: checksum(b, checksum(a)) == checksum(ab).
-inline constexpr std::uint64_t kChecksumStart = 0xCBF29CE484222325ull;
-std::uint64_t token_checksum(std::span<const std::byte> bytes,
-                             std::uint64_t before = kChecksumStart);
 
 struct ShardHeader {
     std::uint32_t bytes_per_token = 2;

@@ -32,9 +32,7 @@ std::string hash_text(std::uint64_t hash) { return fmt::format("{:016x}", hash);
 
 }  // namespace
 
-std::uint64_t text_hash(std::string_view text) {
-    return token_checksum(std::as_bytes(std::span(text)));
-}
+std::uint64_t text_hash(std::string_view text) { return fnv1a(std::as_bytes(std::span(text))); }
 
 std::string state_text(const TrainState& state, const StateHashes& hashes) {
     ordered_json out;

@@ -107,6 +107,36 @@ TEST_F(Damage, AnyBitOfTheWeightsIsFoundWhereverTheyAreLoaded) {
         << "what convert writes has checksums, too";
 }
 
+TEST_F(Damage, AnyBitOfTheConfigurationAndTheTokenizerIsFound) {
+    for (const char* file : {"config.json", "tokenizer.json"}) {
+        const std::string path = checkpoint(4, file), good = read_text_file(path);
+        std::mt19937_64 random(5);
+        for (int i = 0; i < 60; ++i) {
+            const std::size_t bit = random() % (8 * good.size());
+            SCOPED_TRACE(testing::Message() << file << ", bit " << bit);
+            put(path, good);
+            flip(path, bit);
+            for (const std::string& source :
+                 {options_.out, checkpoint(4), checkpoint(4, "model.safetensors")}) {
+                EXPECT_NE(refusal([&] { model::load_model(source); }).find(file),
+                          std::string::npos);
+            }
+        }
+        // A person may have meant it.
+        put(path, good + "\n");
+        const std::string state = checkpoint(4, "state.json"), kept = read_text_file(state);
+        EXPECT_NE(refusal([&] { model::load_model(options_.out); }).find("remove state.json"),
+                  std::string::npos);
+        fs::remove(state);
+        EXPECT_EQ(refusal([&] { model::load_model(checkpoint(4)); }), "");
+        put(state, "{");  // of no use, and no part of the model
+        EXPECT_EQ(refusal([&] { model::load_model(checkpoint(4)); }), "");
+        put(state, kept);
+        put(path, good);
+        EXPECT_EQ(refusal([&] { model::load_model(options_.out); }), "");
+    }
+}
+
 TEST_F(Damage, ARunGoesOnFromTheCheckpointBefore) {
     std::mt19937_64 random(5);
     for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {

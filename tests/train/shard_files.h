@@ -23,7 +23,7 @@ class ShardBytes {
             }
         }
         text = shard_header_bytes({bytes_per_token, vocab, ids.size(), 42,
-                                   token_checksum(std::as_bytes(std::span(data)))}) +
+                                   fnv1a(std::as_bytes(std::span(data)))}) +
                data;
     }
     std::span<const std::byte> bytes() const { return std::as_bytes(std::span(text)); }

@@ -26,7 +26,7 @@ struct Packed {
         }
         tokens = ids.size();
         ShardHeader header{.vocab = 257, .tokens = ids.size()};
-        header.checksum = token_checksum(std::as_bytes(std::span(ids)));
+        header.checksum = fnv1a(std::as_bytes(std::span(ids)));
         const std::string head = shard_header_bytes(header);
         bytes.resize(head.size() + 2 * ids.size());
         std::memcpy(bytes.data(), head.data(), head.size());

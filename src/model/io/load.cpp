@@ -167,7 +167,7 @@ Model planned_model(const std::string& source, const LoadOptions& options) {
 Model load_model(const std::string& source, const LoadOptions& options) {
     if (source.starts_with(kRandomPrefix)) {
         return options.defer_random ? deferred_random_model(source, options.planned)
-                                    : random_model(source, options.planned);
+                                    : random_model(source, options.planned, options.progress);
     }
     const Planned found = open_planned(source, options);
     MemoryPlan plan;

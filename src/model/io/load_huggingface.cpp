@@ -339,6 +339,17 @@ std::string name_of(const std::string& folder) {
     return fs::path(run.empty() ? folder : run).filename().string();
 }
 
+// Without the key, the number of the configuration's class; null is one for each head.
+int read_kv_heads(const Config& config, const ModelSpec& spec) {
+    constexpr const char* kKey = "num_key_value_heads";
+    if (spec.family == "gpt-neox") return spec.heads;
+    if (const auto given = config.find_int(kKey)) return *given;
+    if (config.object().contains(kKey)) return spec.heads;
+    if (spec.family == "mistral") return 8;
+    const std::string like = layers_like(spec.family);
+    return like == "qwen2" || like == "qwen3" ? 32 : spec.heads;
+}
+
 ModelSpec read_spec(const Config& config, const std::string& folder,
                     std::vector<std::string>& notes) {
     ModelSpec spec;
@@ -357,9 +368,7 @@ ModelSpec read_spec(const Config& config, const std::string& folder,
         config.fail("num_hidden_layers", fmt::format("must be between 1 and {}", kMaxLayers));
     }
     spec.heads = config.need_int("num_attention_heads");
-    spec.kv_heads = spec.family == "gpt-neox"
-                        ? spec.heads
-                        : config.find_int("num_key_value_heads").value_or(spec.heads);
+    spec.kv_heads = read_kv_heads(config, spec);
     spec.hidden = config.need_int("intermediate_size");
     spec.context = config.need_int("max_position_embeddings");
     if (spec.heads < 1) config.fail("num_attention_heads", "must be at least 1");

@@ -52,6 +52,12 @@ bool may_exchange(const fs::path& target) {
     const fs::path parent = target.parent_path();
     if (::stat(target.c_str(), &own) != 0 || ::stat(parent.c_str(), &beside) != 0) return false;
     if (own.st_dev != beside.st_dev || ::access(parent.c_str(), W_OK | X_OK) != 0) return false;
+    // A mount of the same device: the kernel does not rename it.
+    struct statx mount {};
+    if (::statx(AT_FDCWD, target.c_str(), 0, STATX_TYPE, &mount) == 0 &&
+        (mount.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
+        return false;
+    }
     // Whoever stands in a folder stays in the old one.
     std::error_code code;
     return !fs::equivalent(target, fs::current_path(code), code) && !code;

@@ -196,7 +196,7 @@ Model planned_of(const ModelSpec& spec, DType dtype) {
 
 // Makes both kinds of random model.
 Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool defer,
-                 const std::function<void(const Model&)>& planned) {
+                 const std::function<void(const Model&)>& planned, const Progress& progress) {
     Model model = planned_of(spec, dtype);
     const std::vector<RoleAt> roles = roles_of(spec);
     Weights& weights = model.weights;
@@ -227,6 +227,7 @@ Model make_model(const ModelSpec& spec, DType dtype, std::uint64_t seed, bool de
                     rows.fill(slot.row<std::byte>(row), row);
                 }
             });
+            if (progress) progress("making weights", arena->used(), weights.owned_bytes);
         } else {
             slot = arena->tensor(DType::f32, slot.shape);
             const std::uint64_t key = tensor_key(seed, i);
@@ -292,13 +293,13 @@ void RandomRows::fill(std::byte* row, std::int64_t r) const {
 }
 
 Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
-                   const std::function<void(const Model&)>& planned) {
-    return make_model(spec, dtype, seed, false, planned);
+                   const std::function<void(const Model&)>& planned, const Progress& progress) {
+    return make_model(spec, dtype, seed, false, planned, progress);
 }
 
 Model deferred_random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
                             const std::function<void(const Model&)>& planned) {
-    return make_model(spec, dtype, seed, true, planned);
+    return make_model(spec, dtype, seed, true, planned, {});
 }
 
 std::pair<ModelSpec, DType> random_shape(const std::string& source) {
@@ -338,9 +339,10 @@ Model planned_random_model(const std::string& source) {
     return model;
 }
 
-Model random_model(const std::string& source, const std::function<void(const Model&)>& planned) {
+Model random_model(const std::string& source, const std::function<void(const Model&)>& planned,
+                   const Progress& progress) {
     const auto [spec, dtype] = random_shape(source);
-    Model model = random_model(spec, dtype, 1, planned);
+    Model model = random_model(spec, dtype, 1, planned, progress);
     model.source = source;
     return model;
 }

@@ -23,15 +23,16 @@ std::pair<ModelSpec, DType> random_shape(const std::string& source);
 // weights would fit.
 Model planned_random_model(const std::string& source);
 
-// The same with its weights; `planned` as in LoadOptions. Throws Error (device) before it allocates
-// if there is not enough memory.
-Model random_model(const std::string& source,
-                   const std::function<void(const Model&)>& planned = {});
+// The same with its weights; `planned` and `progress` as in LoadOptions. Throws Error (device)
+// before it allocates if there is not enough memory.
+Model random_model(const std::string& source, const std::function<void(const Model&)>& planned = {},
+                   const Progress& progress = {});
 
 // A model of any spec. Matrices are `dtype` (f16 where a row is not a whole number of blocks),
 // uniform with the variance that keeps activations near 1; norms are 1, biases small.
 Model random_model(const ModelSpec& spec, DType dtype, std::uint64_t seed,
-                   const std::function<void(const Model&)>& planned = {});
+                   const std::function<void(const Model&)>& planned = {},
+                   const Progress& progress = {});
 
 // The same without the matrices' data, which a device makes: they have type and shape, and
 // Model::deferred is the seed. Norms and biases are filled in.

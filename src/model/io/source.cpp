@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/fnv.h"
+#include "core/mapped_file.h"
 #include "formats/bytes.h"
 #include "formats/gguf.h"
+#include "formats/json.h"
 #include "formats/tensor_sum.h"
 
 namespace mr::model {
@@ -283,13 +286,49 @@ std::optional<Error> naming_older(const Error& error, const std::string& path,
     return std::nullopt;
 }
 
+namespace {
+
+// In a checkpoint of a run, state.json has the hashes of the files that were written beside it: a
+// flipped bit in a number of config.json gives another model, which loads.
+void check_hash(const fs::path& folder, const char* file, const char* hash) {
+    const fs::path at = folder / file, beside = folder / "state.json";
+    std::error_code code;
+    if (!fs::exists(beside, code) || !fs::exists(at, code)) return;
+    formats::JsonDocument state;
+    try {
+        state = formats::JsonDocument::parse(read_text_file(beside.string(), 1u << 24), "");
+    } catch (const Error&) {
+        return;  // it is no part of the model: --resume says what is wrong with it
+    }
+    const auto wanted = state.root().find_set(hash);  // in hex; older checkpoints have none
+    if (!wanted) return;
+    const std::string text = read_text_file(at.string());
+    if (*wanted == fmt::format("{:016x}", fnv1a(std::as_bytes(std::span(text))))) return;
+    throw Error::input({.file = at.string(),
+                        .problem = "was changed after the checkpoint was written: state.json has "
+                                   "another hash of it",
+                        .remedy = "take another checkpoint; or, if you changed it on purpose, "
+                                  "remove state.json"});
+}
+
+Source open_folder(const std::string& path, const LoadOptions& options) {
+    std::error_code code;
+    const fs::path folder =
+        fs::is_directory(path, code) ? fs::path(path) : fs::path(path).parent_path();
+    check_hash(folder, "config.json", "config_hash");
+    if (options.tokenizer.empty()) check_hash(folder, "tokenizer.json", "tokenizer_hash");
+    return open_huggingface(path, options);
+}
+
+}  // namespace
+
 Source open_source(const std::string& given, const LoadOptions& options) {
     const std::string path = resolve_run(given);
     std::error_code code;
-    if (fs::is_directory(path, code)) return open_huggingface(path, options);
+    if (fs::is_directory(path, code)) return open_folder(path, options);
     const std::string extension = fs::path(path).extension().string();
     if (extension == ".safetensors" || fs::path(path).filename() == "config.json") {
-        return open_huggingface(path, options);
+        return open_folder(path, options);
     }
     const MappedFile map(path);  // throws for unreadable files
     const auto bytes = map.bytes();
