@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import glob
+import importlib
 import json
 import os
 import pathlib
@@ -19,7 +20,7 @@ import tempfile
 from typing import Any, Sequence
 
 from ._call import call
-from ._core import UsageError
+from ._core import InputError, UsageError
 from ._paths import Path, text_of
 from ._progress import Progress, Shown
 
@@ -110,6 +111,7 @@ def _list(paths: Path | Sequence[Path]) -> list[Path]:
 def _readable(paths: Path | Sequence[Path], stack: contextlib.ExitStack) -> list[Path]:
     """The paths with every Parquet file as JSON lines, in a folder that lasts as long as `stack`."""
     out: list[Path] = []
+    seen: set[str] = set()  # the program takes each file once, and would not know these again
     for given in _list(paths):
         name = text_of(given, "data")
         named = [name] if os.path.exists(name) else sorted(glob.glob(name))
@@ -117,16 +119,23 @@ def _readable(paths: Path | Sequence[Path], stack: contextlib.ExitStack) -> list
             if os.path.isdir(at):
                 files = sorted(str(file) for file in pathlib.Path(at).rglob("*") if file.is_file() and not any(
                     part.startswith(".") for part in file.relative_to(at).parts))
-                out += _lines(files, stack) if any(map(_is_parquet, files)) else [at]
+                out += _lines(files, stack, seen) if any(map(_is_parquet, files)) else [at]
             else:
-                out += _lines([at], stack)
+                out += _lines([at], stack, seen)
         if not named:
             out.append(given)
     return out
 
 
-def _lines(files: list[str], stack: contextlib.ExitStack) -> list[Path]:
-    return [_from_parquet(file, stack) if _is_parquet(file) else file for file in files]
+def _lines(files: list[str], stack: contextlib.ExitStack, seen: set[str]) -> list[Path]:
+    out: list[Path] = []
+    for file in files:
+        if not _is_parquet(file):
+            out.append(file)
+        elif (name := os.path.normpath(file)) not in seen:
+            seen.add(name)
+            out.append(_from_parquet(file, stack))
+    return out
 
 
 def _is_parquet(file: str) -> bool:
@@ -138,10 +147,14 @@ def _is_parquet(file: str) -> bool:
 
 def _from_parquet(file: str, stack: contextlib.ExitStack) -> str:
     try:
-        import pyarrow.parquet
+        arrow = importlib.import_module("pyarrow")
+        parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise UsageError(f"{file}: is Parquet, which needs pyarrow: pip install pyarrow") from error
-    table = pyarrow.parquet.ParquetFile(file)
+    try:
+        table = parquet.ParquetFile(file)
+    except arrow.ArrowException as error:
+        raise InputError(f"{file}: is damaged Parquet: {error}") from error
     have = set(table.schema_arrow.names)
     for columns in (["text"], ["messages"], ["prompt", "completion"]):
         if have.issuperset(columns):
@@ -151,8 +164,24 @@ def _from_parquet(file: str, stack: contextlib.ExitStack) -> str:
                          + ", ".join(sorted(have)))
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="millrace-"))
     path = os.path.join(folder, os.path.basename(file) + ".jsonl")
+    number = 0
     with open(path, "w", encoding="utf-8") as lines:
-        for batch in table.iter_batches(columns=columns):
-            for row in batch.to_pylist():
-                lines.write(json.dumps(row) + "\n")
+        try:
+            for batch in table.iter_batches(columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    if None in row.values():
+                        raise InputError(f"{file}, row {number}: has no {' and '.join(columns)}; leave it out")
+                    lines.write(json.dumps(row, default=_text) + "\n")
+        except arrow.ArrowException as error:
+            raise InputError(f"{file}: is damaged Parquet: {error}") from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{file}, row {number}: is not UTF-8") from error
     return path
+
+
+def _text(value: object) -> str:
+    """Of a column of bytes, which many data sets have for text."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8")
+    raise UsageError(f"a value of type {type(value).__name__} in a row is no text")

@@ -154,6 +154,12 @@ def test_the_reference_is_that_of_the_docstrings(source):
             assert f"### {name}\n" in page and inspect.getdoc(getattr(mr, name)), name
 
 
+def test_help_lists_every_option():
+    for record in (mr.Options, mr.TrainOptions):
+        listed = set(re.findall(r"^- (\w+): ", inspect.getdoc(record), re.MULTILINE))
+        assert set(record.__annotations__) == listed, record
+
+
 @pytest.mark.parametrize("path, count", [("docs/python.md", 5), ("README.md", 1)])
 def test_the_examples_of_the_page(source, tmp_path, monkeypatch, capsys, path, count):
     page = (source / path).read_text()

@@ -328,8 +328,12 @@ def test_parquet_is_packed_through_pyarrow(tmp_path, monkeypatch):
             for row in self.rows:  # a batch each
                 yield types.SimpleNamespace(to_pylist=lambda row=row: [{name: row[name] for name in columns}])
 
+    class Damaged(Exception):
+        pass
+
     parquet = types.SimpleNamespace(ParquetFile=ParquetFile)
-    monkeypatch.setitem(sys.modules, "pyarrow", types.SimpleNamespace(parquet=parquet))
+    arrow = types.SimpleNamespace(parquet=parquet, ArrowException=Damaged)
+    monkeypatch.setitem(sys.modules, "pyarrow", arrow)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
     texts = ["One text.", "Another \u00e9.", ""]
 
@@ -352,8 +356,25 @@ def test_parquet_is_packed_through_pyarrow(tmp_path, monkeypatch):
     rows.rename(tmp_path / "folder" / "a.parquet")
     (tmp_path / "folder" / ".hidden").write_bytes(b"\0")
     assert packed(tmp_path / "folder")[1] == ids
+    # A file that is named twice is packed once, as by the program.
+    inside = tmp_path / "folder" / "a.parquet"
+    assert packed([tmp_path / "folder", inside, f"{tmp_path}/folder/../folder/a.parquet"])[1] == ids
     with pytest.raises(mr.UsageError, match="its columns: words"):
         packed(file("c.parquet", [{"words": "a"}]))
+    with pytest.raises(mr.InputError, match="d.parquet, row 2: has no text"):
+        packed(file("d.parquet", [{"text": "a"}, {"text": None}]))
+
+    def raw(text):
+        monkeypatch.setattr(ParquetFile, "iter_batches", lambda self, columns: iter(
+            [types.SimpleNamespace(to_pylist=lambda: [{"text": text}])]))
+        return packed(inside)[1]
+
+    assert raw("é".encode()) == raw("é")  # many data sets have a column of bytes
+    with pytest.raises(mr.InputError, match="a.parquet, row 1: is not UTF-8"):
+        raw(b"\xff")
+    monkeypatch.setattr(ParquetFile, "__init__", lambda self, path: (_ for _ in ()).throw(Damaged("no footer")))
+    with pytest.raises(mr.InputError, match="a.parquet: is damaged Parquet: no footer"):
+        packed(inside)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(mr.UsageError, match="pip install pyarrow"):
         packed(pairs)

@@ -84,7 +84,7 @@ int train(const TokenizerOptions& options) {
     const std::uint64_t total = train::corpus_bytes(files);
     std::uint64_t before = 0;
     for (const std::string& path : files) {
-        train::CorpusFile file(path, "");
+        train::CorpusFile file(path, "", nullptr, line.callback());
         const std::uint64_t bytes = train::file_bytes(path);
         double begin = 0;
         const auto add = [&](std::string_view text) {

@@ -10,10 +10,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
@@ -87,6 +90,8 @@ const Foreign kForeign[] = {
     {"7z\xbc\xaf", "a 7z archive", kUnpack},
     {"\x04\x22\x4d\x18", "packed by lz4", kUnpack},
     {"ustar", "a tar archive", kUnpack, 257},
+    {"\x1f\x8b", "packed by gzip", kUnpack},
+    {"\x28\xb5\x2f\xfd", "packed by zstd", kUnpack},
     {"%PDF-", "a PDF", "convert it: pdftotext"},
     {"GGUF\x03", "a GGUF file", "leave it out"},
     {"\xff\xfe", "UTF-16", kConvert},
@@ -97,6 +102,10 @@ const Foreign kForeign[] = {
 const char* unpacker(std::string_view bytes) {
     if (bytes.starts_with("\x1f\x8b")) return "gzip";
     if (bytes.starts_with("\x28\xb5\x2f\xfd")) return "zstd";
+    // A frame for other programs, with which pzstd begins.
+    if (bytes.size() > 4 && bytes.substr(1, 3) == "\x2a\x4d\x18" && (bytes[0] & 0xf0) == 0x50) {
+        return "zstd";
+    }
     return nullptr;
 }
 
@@ -118,8 +127,33 @@ int nameless_file() {
     return file;
 }
 
+// Waits for a process's end, and returns its status. `progress` may throw: then it is killed.
+int wait_for(pid_t process, const std::string& what, const Progress& progress) {
+    const auto ended = [&](int& status, int flags) {
+        pid_t found = 0;
+        do found = ::waitpid(process, &status, flags);
+        while (found < 0 && errno == EINTR);
+        return found != 0;
+    };
+    int status = 0;
+    for (int tenths = 0; !ended(status, progress ? WNOHANG : 0);
+         tenths = std::min(tenths + 1, 10)) {
+        try {
+            progress(what, 0, 0);
+        } catch (...) {
+            ::kill(process, SIGKILL);
+            ended(status, 0);
+            throw;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1 + 5 * tenths));
+    }
+    // A Ctrl-C that ended it is ours, too.
+    if (progress && WIFSIGNALED(status)) progress(what, 0, 0);
+    return status;
+}
+
 // What `program` makes of a file, in a file of its own: a pipe could not be read twice.
-MappedFile unpacked(const std::string& path, const char* program) {
+MappedFile unpacked(const std::string& path, const char* program, const Progress& progress) {
     struct Descriptor {
         int at;
         ~Descriptor() { ::close(at); }
@@ -130,7 +164,10 @@ MappedFile unpacked(const std::string& path, const char* program) {
     ::posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     ::posix_spawn_file_actions_adddup2(&actions, out.at, 1);
     ::posix_spawn_file_actions_adddup2(&actions, said.at, 2);
-    const char* const words[] = {program, "-dc", "--", path.c_str(), nullptr};
+    // zstd refuses files of long windows unless it is allowed the memory for them.
+    const bool zstd = program == std::string_view("zstd");
+    const char* const words[] = {program, zstd ? "-dcq" : "-dc", zstd ? "--long=31" : "--",
+                                 path.c_str(), nullptr};
     pid_t process = -1;
     const int error = ::posix_spawnp(&process, program, &actions, nullptr,
                                      const_cast<char* const*>(words), environ);
@@ -142,8 +179,8 @@ MappedFile unpacked(const std::string& path, const char* program) {
                                                    program, std::strerror(error)),
                             .remedy = fmt::format("install {}, or unpack the file", program)});
     }
-    int status = 0;
-    while (::waitpid(process, &status, 0) < 0 && errno == EINTR) continue;
+    const int status =
+        wait_for(process, "unpacking " + fs::path(path).filename().string(), progress);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         char text[300];
         const ssize_t size = ::pread(said.at, text, sizeof text, 0);
@@ -162,32 +199,51 @@ MappedFile unpacked(const std::string& path, const char* program) {
 
 using formats::JsonValue;
 
-// By the name under the packing's, or if the first line is an object with a key of records: a
-// corpus of such texts would be packed as raw JSON.
+std::string lower_ending(const fs::path& name) {
+    std::string ending = name.extension().string();
+    for (char& c : ending) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    return ending;
+}
+
+// By the name under the packing's, or if the first line is an object: a corpus of such texts would
+// be packed as raw JSON.
 bool is_json_lines(const std::string& path, std::string_view text) {
     fs::path name = path;
-    if (name.extension() == ".gz" || name.extension() == ".zst") name = name.stem();
-    const std::string ending = name.extension().string();
-    const bool named = ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
+    for (const char* packing : {".gz", ".gzip", ".zst", ".zstd"}) {
+        if (lower_ending(name) == packing) {
+            name = name.stem();
+            break;
+        }
+    }
+    const std::string ending = lower_ending(name);
+    const bool named = ending == ".jsonl" || ending == ".ndjson" || ending == ".json" ||
+                       ending == ".jsonlines" || ending == ".jl";
     const std::size_t begin = text.find_first_not_of(" \t\r\n");
     if (begin == std::string_view::npos) return false;
-    const std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+    std::string_view line = text.substr(begin, text.find('\n', begin) - begin);
+    line = line.substr(0, line.find_last_not_of(" \t\r") + 1);
+    // A list of objects, or an object of several lines.
+    const std::size_t in_list = line.find_first_not_of(" \t\r", 1);
+    const bool list = line.starts_with('[') && (in_list == line.npos || line[in_list] == '{' ||
+                                                line[in_list] == '[' || line[in_list] == '"');
+    if (named ? list || line == "{" : list && in_list != line.npos && line[in_list] == '{') {
+        throw Error::input({.file = path,
+                            .problem = "is JSON, but not an object per line",
+                            .remedy = "write one record per line: jq -c '.[]'"});
+    }
     if (!line.starts_with('{') && !named) return false;
     try {
-        const auto json = formats::JsonDocument::parse(line, path);
-        if (json.root().is_object()) {
-            if (named) return true;
-            for (const char* key : {"text", "messages", "prompt"}) {
-                if (json.root().find(key)) return true;
-            }
-            return false;
-        }
+        const auto json = formats::JsonDocument::parse(
+            line,
+            fmt::format("{}, line {}", path, 1 + std::ranges::count(text.substr(0, begin), '\n')));
+        if (json.root().is_object()) return true;
     } catch (const Error&) {
-        if (!named) return false;
+        if (named) throw;
+        return false;  // a text that begins with a brace
     }
     throw Error::input({.file = path,
                         .problem = "is JSON, but not an object per line",
-                        .remedy = "write one record per line: jq -c '.[]'"});
+                        .remedy = "write one record per line"});
 }
 
 text::ChatMessage chat_message(JsonValue json, const std::string& where) {
@@ -264,7 +320,7 @@ void require_text(std::string_view text, const std::string& name) {
 }
 
 CorpusFile::CorpusFile(const std::string& path, std::string_view separator,
-                       const text::ChatWriter* chats)
+                       const text::ChatWriter* chats, const Progress& progress)
     : path_(path), documents_({}, separator), chats_(chats) {
     std::error_code code;
     if (fs::is_regular_file(path, code) && fs::file_size(path, code) == 0 && !code) return;
@@ -274,7 +330,7 @@ CorpusFile::CorpusFile(const std::string& path, std::string_view separator,
                                 file_.bytes().size());
     };
     if (const char* program = unpacker(whole())) {
-        file_ = unpacked(path, program);
+        file_ = unpacked(path, program, progress);
         if (file_.bytes().empty()) return;
     }
     require_text(whole(), path);
@@ -323,7 +379,11 @@ Document CorpusFile::record(std::string_view line) {
             for (const text::ChatMessage& message : said) made.bytes += message.content + "\n";
             return {made.bytes};
         }
-        made = chats_->write(said, false);
+        try {
+            made = chats_->write(said, false);
+        } catch (const Error& error) {
+            throw Error::input({.file = where, .problem = error.what()});
+        }
         return {made.bytes, &made};
     };
     const auto text = root.find_set("text"), list = root.find_set("messages"),
@@ -352,10 +412,12 @@ Document CorpusFile::record(std::string_view line) {
         if (keys.size() > 200) break;
     }
     throw Error::input({.file = where,
-                        .problem = fmt::format("has no \"text\", no list of \"messages\", and not "
-                                               "both \"prompt\" and \"completion\"; its keys: {}",
+                        .problem = fmt::format("has no \"text\" that is a text, no list of "
+                                               "\"messages\", and not both \"prompt\" and "
+                                               "\"completion\" of one kind; its keys: {}",
                                                keys.empty() ? "none" : keys),
-                        .remedy = "rename the keys, for example with jq"});
+                        .remedy = "rename or fill the keys, for example with jq; or leave out what "
+                                  "is no corpus"});
 }
 
 std::uint64_t file_bytes(const std::string& path) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/mapped_file.h"
+#include "core/progress.h"
 #include "text/chat_writer.h"
 #include "text/documents.h"
 
@@ -37,9 +38,10 @@ struct Document {
 class CorpusFile {
   public:
     // `separator` stands between documents of a text; empty: it is one. `chats` outlives the file.
-    // None: the contents of messages, a line each.
+    // None: the contents of messages, a line each. `progress` is called while a file is unpacked,
+    // and may throw to end that.
     CorpusFile(const std::string& path, std::string_view separator,
-               const text::ChatWriter* chats = nullptr);
+               const text::ChatWriter* chats = nullptr, const Progress& progress = {});
 
     // False if there are no more. The document stays valid until release().
     bool next(Document& document);

@@ -116,7 +116,7 @@ class SplitWriter {
         file_.emplace(folder_.file(file_name_));
         file_->write(std::string(kShardHeaderBytes, '\0'));
         header_.tokens = 0;
-        header_.checksum = kChecksumStart;
+        header_.checksum = kFnvStart;
     }
     void put(std::span<const std::int32_t> ids) {
         bytes_.clear();
@@ -125,7 +125,7 @@ class SplitWriter {
                 bytes_ += static_cast<char>(static_cast<std::uint32_t>(id) >> (8 * i));
             }
         }
-        header_.checksum = token_checksum(std::as_bytes(std::span(bytes_)), header_.checksum);
+        header_.checksum = fnv1a(std::as_bytes(std::span(bytes_)), header_.checksum);
         header_.tokens += ids.size();
         file_->write(bytes_);
     }
@@ -228,24 +228,35 @@ std::uint64_t held_out_draw(std::uint64_t seed, std::uint64_t document) {
     return std::uint64_t{words[1]} << 32 | words[0];
 }
 
-// What is held out for validation: the documents whose draw is at most `limit`, or, of an only
-// document, its last part.
+// What is held out for validation: the documents whose draw is at most `limit`, or of such a
+// document only its last part.
 struct HeldOut {
     std::optional<std::uint64_t> limit{};
-    double tail = 0;  // share of the document
+    double tail = 1;  // share of the document
 };
 
+// A document of more than so many times the share asked for is not held out whole.
+constexpr double kFarMore = 10;
+
 HeldOut held_out(const PackOptions& options, const std::vector<std::string>& files,
-                 const text::ChatWriter& chats) {
+                 const text::ChatWriter& chats, const Progress& progress) {
     if (!options.val_data.empty() || options.val_docs == 0u ||
         (!options.val_docs && options.val <= 0)) {
         return {};
     }
     std::vector<std::uint64_t> draws;
+    struct {
+        std::uint64_t draw = ~std::uint64_t{0};
+        double bytes = 0;
+    } first;  // the document of the least draw
+    double bytes = 0;
     for (const std::string& path : files) {
-        CorpusFile file(path, options.split, &chats);
+        CorpusFile file(path, options.split, &chats, progress);
         for (Document document; file.next(document); file.release()) {
             draws.push_back(held_out_draw(options.seed, draws.size()));
+            const auto size = static_cast<double>(document.text.size());
+            bytes += size;
+            if (draws.back() <= first.draw) first = {draws.back(), size};
         }
     }
     const std::uint64_t count = draws.size();
@@ -253,12 +264,17 @@ HeldOut held_out(const PackOptions& options, const std::vector<std::string>& fil
         throw Error::input(
             {.field = "--val-docs",
              .value = fmt::format("{}", *options.val_docs),
-             .problem = fmt::format("leaves nothing to train on: there are {} documents", count),
+             .problem = fmt::format("leaves nothing to train on: of documents there {} {}",
+                                    count == 1 ? "is" : "are", count),
              .remedy = "hold out fewer, or check --split"});
     }
-    if (count < 2) return {.tail = options.val};
     const auto share =
         static_cast<std::uint64_t>(std::llround(options.val * static_cast<double>(count)));
+    if (count == 0) return {};
+    if (!options.val_docs &&
+        (count == 1 || (share == 0 && first.bytes > kFarMore * options.val * bytes))) {
+        return {.limit = first.draw, .tail = options.val * bytes / first.bytes};
+    }
     const std::uint64_t wanted =
         options.val_docs.value_or(std::clamp<std::uint64_t>(share, 1, count - 1));
     const auto nth = draws.begin() + static_cast<std::ptrdiff_t>(wanted - 1);
@@ -284,7 +300,7 @@ class Packer {
         std::uint64_t number = 0, before = 0;
         std::deque<CorpusFile> open;  // the batch points into these
         for (const std::string& path : files) {
-            CorpusFile& file = open.emplace_back(path, options_.split, &chats_);
+            CorpusFile& file = open.emplace_back(path, options_.split, &chats_, progress);
             const std::uint64_t bytes = file_bytes(path);
             const auto flush = [&] {
                 encode_batch();
@@ -295,17 +311,19 @@ class Packer {
             };
             for (Document document; file.next(document);) {
                 const std::uint64_t draw = held_out_draw(options_.seed, number++);
-                if (document.chat) {
+                const bool held = held_out.limit && draw <= *held_out.limit;
+                const bool whole = held && held_out.tail >= 1;
+                if (document.chat) {  // of a conversation no part is held out
                     require_template(path);
-                    batch_.push_back({document.text, document.chat, &train, true, true});
-                    if (held_out.limit && draw <= *held_out.limit) batch_.back().to = &val;
+                    batch_.push_back(
+                        {document.text, document.chat, whole ? &val : &train, true, true});
                     batch_bytes_ += document.text.size();
                     if (full()) flush();
                     continue;
                 }
-                const std::size_t tail = tail_of(document.text, held_out.tail);
-                add(document.text.substr(0, document.text.size() - tail),
-                    held_out.limit && draw <= *held_out.limit ? val : train, flush);
+                const std::size_t tail = held && !whole ? tail_of(document.text, held_out.tail) : 0;
+                add(document.text.substr(0, document.text.size() - tail), whole ? val : train,
+                    flush);
                 if (tail > 0) add(document.text.substr(document.text.size() - tail), val, flush);
             }
             if (open.size() >= kOpenFiles) flush();
@@ -338,22 +356,27 @@ class Packer {
         }
     }
 
-    // Bytes at the end that are about this share of the document: whole lines if there are any.
-    std::size_t tail_of(std::string_view document, double share) const {
+    // Bytes at the end that are about this share of the document: whole lines if there are any, or
+    // whole words.
+    static std::size_t tail_of(std::string_view document, double share) {
         const auto size = static_cast<double>(document.size());
         const auto wanted = static_cast<std::size_t>(std::ceil(share * size));
         if (wanted == 0 || wanted >= document.size()) return 0;
         const std::size_t at = document.size() - wanted;
         const std::size_t line = document.rfind('\n', at - 1);
         if (line != document.npos && at - line <= wanted) return document.size() - line - 1;
-        const std::size_t cut = tokenizer_.cut_before(document, at);
-        return cut == 0 ? 0 : document.size() - cut;
+        const std::size_t word = document.rfind(' ', at - 1);
+        return word == document.npos || word == 0 ? 0 : document.size() - word - 1;
     }
 
     void require_template(const std::string& path) const {
-        if (!chats_.continues_texts()) return;
+        if (!chats_.continues_texts() && chats_.notice().empty()) return;
         throw Error::input({.file = path,
-                            .problem = "has messages, but the tokenizer has no chat template",
+                            .problem = chats_.continues_texts()
+                                           ? "has messages, but the tokenizer has no chat template"
+                                           : "has messages, and they would not be written as the "
+                                             "model's own template does: " +
+                                                 chats_.notice(),
                             .remedy = "give the folder of a chat model with --tokenizer"});
     }
 
@@ -439,9 +462,14 @@ PackResult pack(const PackOptions& options, ThreadPool& pool, const Progress& pr
     header.tokenizer_hash = tokenizer_hash(*tokenizer);
     SplitWriter train(folder, "train", header, options.shard_tokens);
     SplitWriter val(folder, "val", header, options.shard_tokens);
-    const text::ChatWriter chats(*tokenizer, {});
+    // Templates that write the date write always the same one: packing again gives the same bytes.
+    std::tm date{};
+    date.tm_year = 2025 - 1900;
+    date.tm_mday = 1;
+    date.tm_wday = 3;
+    const text::ChatWriter chats(*tokenizer, {.now = date});
     Packer packer(*tokenizer, chats, options, result.end_token, pool);
-    packer.pack(files, train, val, held_out(options, files, chats), progress);
+    packer.pack(files, train, val, held_out(options, files, chats, progress), progress);
     if (!val_files.empty()) packer.pack(val_files, val, val, {}, progress);
     if (train.stats.documents == 0) {
         throw Error::input({.file = options.data.empty() ? "" : options.data.front(),

@@ -1,6 +1,8 @@
 """millrace data storybook, data check and data pack."""
 import json
+import os
 import shutil
+import signal
 import struct
 import subprocess
 import time
@@ -135,6 +137,10 @@ class Data(driver.CliTest):
         shutil.rmtree(data)
         return ids[0], ids[1], said
 
+    def text_of(self, ids):
+        return self.ok_json("tokenize", "--tokenizer", self.folder / "tok", "--decode",
+                            " ".join(map(str, ids)))["text"]
+
     def write(self, name, what):
         path = self.folder / name
         path.write_bytes(what if isinstance(what, bytes) else what.encode())
@@ -146,7 +152,7 @@ class Data(driver.CliTest):
         want = self.packed("a", "--data", self.write("a.txt", "<e>".join(texts)), "--split", "<e>",
                            "--val", 0)
         self.assertEqual(want[2]["train"]["documents"], 4)
-        for name in ("b.jsonl", "b.ndjson", "b.json", "b.txt", "records"):
+        for name in ("b.jsonl", "b.ndjson", "b.json", "b.JSONL", "b.jsonlines", "b.jl", "b.txt", "records"):
             lines = "\n\n".join(json.dumps({"id": 1, "text": text}) for text in texts)
             got = self.packed("b", "--data", self.write(name, lines), "--val", 0)
             self.assertEqual(got[:2], want[:2], name)
@@ -161,8 +167,20 @@ class Data(driver.CliTest):
         self.assertEqual(self.packed("f", "--data", self.folder / "b.jsonl", "--val", 0.5, "--seed", 3)[:2],
                          self.packed("g", "--data", self.folder / "a.txt", "--split", "<e>", "--val", 0.5,
                                      "--seed", 3)[:2])
+        # Of other keys, too, under any name; and a list.
+        for name in ("bad.txt", "bad.JSONL", "bad.jl", "bad"):
+            for line, says in (('{"instruction": "a", "output": "b"}\n', "its keys: instruction, output"),
+                               ('[{"text": "a"}]\n', "jq -c"), ('[ {"text": "a"},\n{"text": "b"}]\n', "jq -c")):
+                self.fails(1, "data", "pack", "--data", self.write(name, line), "--tokenizer",
+                           self.folder / "tok", "--out", self.folder / "x", says=(name, says))
+        for line in ("[Illustration]", "{a brace", "[1] Of whales.", "{}{}", "{\n"):  # texts
+            self.assertEqual(self.packed("h", "--data", self.write("a.txt", line + "\nA text."), "--val", 0)
+                             [2]["train"]["documents"], 1)
         for line, says in (("{\"text\": 3}", ("line 1", "its keys: text")), ("{\"text\": \"a\"}\n{}", ("line 2", "none")),
                            ("{\"text\": \"a\"}\n{\"text\":", "line 2"), ("[{\"text\": \"a\"}]", "jq -c"),
+                           ("{\n\"text\": \"a\"}", "jq -c"), ("\n{\"text\": \"\\ud800\"}", "line 2"),
+                           ("{\"text\": \"a\"}{\"text\": \"b\"}", "line 1"), ("3", "per line"),
+                           ("{\"prompt\": \"a\", \"completion\": null}", "of one kind"),
                            ("{\"instruction\": \"a\", \"output\": \"b\"}", "instruction, output"),
                            ("{\"messages\": [{\"content\": \"a\"}]}", ("line 1", "role")),
                            ("{\"messages\": [{\"role\": \"user\", \"content\": 3}]}", "content")):
@@ -187,6 +205,16 @@ class Data(driver.CliTest):
         # What users wrote stays text; the template's tokens are tokens, one of them at the end.
         one = ids("[user]") + ids("Hi <|endoftext|>", "--plain") + [0] + ids("[assistant]") + ids("Hello") + [0]
         self.assertEqual(train, [0] + one + one)
+        # A template that cannot be executed is not replaced by another format; one that refuses says where.
+        for template, says in (("{{ messages | nosuchfilter }}", ("nosuchfilter", "own template")),
+                               ("{% if messages | length > 1 %}{{ raise_exception('too long') }}{% endif %}",
+                                ("talk.jsonl, line 1", "too long"))):
+            (chat / "chat_template.jinja").write_text(template)
+            self.fails(1, "data", "pack", "--data", path, "--tokenizer", chat, "--out", self.folder / "x",
+                       says=("talk.jsonl", *says))
+        # What a template writes of the date is the same on every day.
+        (chat / "chat_template.jinja").write_text("{{ strftime_now('%d %b %Y') }}{{ messages[0].content }}")
+        self.assertIn("01 Jan 2025", self.text_of(self.packed("d", "--data", path, "--val", 0, tokenizer=chat)[0]))
         # A tokenizer learns from the contents.
         made = self.ok_json("tokenizer", "train", "--data", path, "--vocab", 270, "--out", self.folder / "t2")
         self.assertLess(made["words"], 20)
@@ -207,6 +235,11 @@ class Data(driver.CliTest):
             whole = packed.read_bytes()
             self.fails(1, "data", "pack", "--data", self.write("cut" + ending, whole[:-6]), "--tokenizer",
                        self.folder / "tok", "--out", self.folder / "x", says=("cut", "cannot be unpacked"))
+            # A frame for other programs before it, as pzstd writes.
+            if program == "zstd":
+                skipped = self.write("s.zst", b"\x50\x2a\x4d\x18\x04\0\0\0abcd" + whole)
+                self.assertEqual(self.packed("s", "--data", skipped, "--val", 0)[0], want)
+            self.fails(1, "eval", driver.REFERENCE / "llama2", "--text", packed, says="packed by " + program)
             nothing = subprocess.run([program, "-c"], input=b"", stdout=subprocess.PIPE, check=True).stdout
             self.fails(1, "data", "pack", "--data", self.write("none" + ending, nothing), "--tokenizer",
                        self.folder / "tok", "--out", self.folder / "x", says="contains no text")
@@ -214,6 +247,26 @@ class Data(driver.CliTest):
                    "--out", self.folder / "x", env={"PATH": str(self.folder)}, says=("gzip", "install"))
         self.fails(1, "data", "pack", "--data", self.folder / "a.txt.gz", "--tokenizer", self.folder / "tok",
                    "--out", self.folder / "x", env={"TMPDIR": str(self.folder / "none")}, says="TMPDIR")
+
+    def test_unpacking_is_interrupted(self):
+        stories, tok = self.prepare()
+        packed = self.write("a.txt.gz", b"\x1f\x8b" + bytes(100))
+        slow = self.folder / "bin" / "gzip"
+        slow.parent.mkdir()
+        slow.write_text(f"#!/bin/sh\ntouch {self.folder}/started\nexec sleep 100\n")
+        slow.chmod(0o755)
+        for whom in (os.kill, os.killpg):  # the program alone, or all of them, as a terminal does
+            process = subprocess.Popen(
+                [driver.BIN, "data", "pack", "--data", packed, "--tokenizer", tok, "--out", self.folder / "x"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                env={**os.environ, "PATH": f"{slow.parent}:{os.environ['PATH']}"})
+            self.assertTrue(driver.eventually((self.folder / "started").exists))
+            whom(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=driver.HANG)
+            self.assertEqual((process.returncode, out), (130, b""), err)
+            self.assertNotIn(b"unpacked", err)
+            (self.folder / "started").unlink()
+            self.assertFalse((self.folder / "x").exists())
 
     def test_pack_foreign_files(self):
         self.prepare()
@@ -265,6 +318,25 @@ class Data(driver.CliTest):
         self.assertIn("nothing is held out", self.ok("data", "pack", "--data", path, "--split", "", "--tokenizer",
                                                      self.folder / "tok", "--out", self.folder / "d").err)
         self.assertEqual(self.packed("e", "--data", path, "--split", "", "--val", 0)[1], [])
+
+    def test_a_text_that_is_most_of_the_corpus_is_not_held_out_whole(self):
+        self.prepare()
+        large = self.write("large.txt", "".join(f"Line {i} of a long text.\n" for i in range(2000)))
+        small = self.write("small.txt", "A short text.\n")
+        bytes_ = large.stat().st_size + small.stat().st_size
+        for seed in range(4):  # whichever of them is drawn
+            said = self.packed("a", "--data", large, small, "--split", "", "--seed", seed)[2]
+            self.assertGreater(said["val"]["bytes"], 0, seed)
+            self.assertLess(said["val"]["bytes"], 0.02 * bytes_, seed)
+        # Asked for by number, or by a share of that size, it is.
+        drawn = {self.packed("a", "--data", large, small, "--split", "", "--seed", seed, "--val-docs", 1)
+                 [2]["val"]["bytes"] for seed in range(8)}
+        self.assertEqual(drawn, {large.stat().st_size, small.stat().st_size})
+        # A vocabulary whose texts cannot be cut within a line, cut between words.
+        if (llama := driver.DATA / "tokenizers" / "llama2").exists():
+            words = self.write("words.txt", "word " * 1000)
+            self.assertGreater(len(self.packed("l", "--data", words, "--split", "", "--val", 0.25,
+                                               tokenizer=llama)[1]), 100)
 
     def test_pack_errors(self):
         stories, tok = self.prepare()

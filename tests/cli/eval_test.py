@@ -69,7 +69,7 @@ class Eval(driver.CliTest):
                    says="full.txt: this file exists and is not a report")
         self.assertEqual(full.read_text(), "Once upon a time")
         binary = self.folder / "model.bin"
-        binary.write_bytes(b"GGUF\0\0\0")
+        binary.write_bytes(b"GGUF\3\0\0\0")
         self.fails(1, "eval", MODEL, "--text", binary, says="model.bin: is not text: it is a GGUF file")
         binary.write_bytes(b"words\0\0\0")
         self.fails(1, "eval", MODEL, "--text", binary, says="model.bin: is not text: it has zero bytes")
