@@ -303,7 +303,7 @@ void Chat::answer(const std::string& message, bool again) {
     reading_.remove();
     const bool none = made.reason == decode::StopReason::cancelled && made.ids.empty();
     state_->unanswered = none && !last ? message : "";
-    print_answer(made);
+    if (!none || !shown) print_answer(made);
     ++state_->answers;
     state_->tokens += static_cast<std::int64_t>(made.ids.size());
     state_->last_prompt = made.prompt_tokens;

@@ -48,6 +48,21 @@ class Commands(driver.CliTest):
         plain, _ = self.chat("xusr")
         self.assertEqual(two[0]["prompt_tokens"], plain[0]["prompt_tokens"])
 
+    def test_words_after_a_command_that_takes_none(self):
+        for line in ("/undo 2", "/clear x", "/regen now", "/stats all", "/help me"):
+            answers, err = self.chat("Hello", line, "Hello", code=2)
+            self.assertEqual(len(answers), 1)
+            word, words = line.split()
+            self.assertIn(f"{word} = {words}: the command takes no words; enter {word} alone", err[-1])
+
+    def test_the_home_folder_in_names_of_files(self):
+        home = {"HOME": str(self.folder)}
+        for stdin in (b"Hello\n/save ~/talk.json\n", b"/load ~/talk.json\n/undo\n"):
+            result = self.ok(*CHAT, *PLAIN, stdin=stdin, env=home)
+        self.assertIn("took back: Hello", result.err)
+        self.assertIn(f"2 messages of {self.folder}/talk.json", result.err)
+        self.assertIn(f"{self.folder}/nosuch", driver.millrace(*CHAT, *PLAIN, stdin=b"/model ~/nosuch\n", env=home).err)
+
     def test_system(self):
         want, _ = self.chat("Hello", options=("--system", "Be brief."))
         got, err = self.chat("/system", "/system Be brief.", "/system", "Hello")

@@ -239,7 +239,7 @@ class Chat(driver.CliTest):
             for _ in range(2):
                 process.send_signal(signal.SIGINT)
                 time.sleep(0.002)
-            wait_for(lambda s: s.endswith(b"> ") and b"tok/s" in s)
+            wait_for(lambda s: s.partition(b"Hello\r\n")[2].endswith(b"> "))
             self.assertIsNone(process.poll())
             process.send_signal(signal.SIGTERM)
             self.assertEqual(process.wait(timeout=driver.HANG), 143)

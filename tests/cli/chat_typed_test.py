@@ -2,6 +2,7 @@
 import json
 import re
 import signal
+import termios
 import time
 
 import driver
@@ -162,14 +163,28 @@ class Typing(typed_chat.TypedTest):
         super().setUp()
         self.need_editing()
 
+    def pastes_are_marked(self):
+        """What the terminal was told last."""
+        return self.all.rfind(b"\x1b[?2004h") > self.all.rfind(b"\x1b[?2004l")
+
     def paste(self, text):
-        self.type(b"\x1b[200~" + text + b"\x1b[201~")
+        self.type(b"\x1b[200~" + text + b"\x1b[201~" if self.pastes_are_marked() else text)
+
+    def ask_slowly(self):
+        """Stops the program while it answers."""
+        self.start(command=("chat", MODEL, *PLAIN, "-n", 1000, "--temp", 0, "-c", 20000, "--ignore-eos"))
+        self.type(b"Hello\r")
+        self.wait_for(b"Hello\r\n")
+        self.assertTrue(driver.eventually(lambda: self.read(0.1) and self.seen))
+        self.process.send_signal(signal.SIGSTOP)
+        self.settle(0.2)
+        self.assertNotIn(b"tok/s", self.seen)
 
     # ---- messages of several lines ----
 
     def test_what_is_pasted_is_one_message(self):
         self.start()
-        self.assertIn(b"\x1b[?2004h", self.all)  # the terminal is asked to mark it
+        self.assertTrue(self.pastes_are_marked())
         self.paste("first 日本\r\tsecond\r/exit\n\nlast\r".encode())
         self.settle()
         self.assertIn(b"second", self.seen)
@@ -180,10 +195,85 @@ class Typing(typed_chat.TypedTest):
         self.paste(b"one line\n")
         self.say(b"")
         self.assertEqual(self.questions()[1:], ["one line"])
-        self.assertEqual(self.all.count(b"\x1b[?2004h"), self.all.count(b"\x1b[?2004l") + 1)
         self.leave()
-        self.settle()
-        self.assertEqual(self.all.count(b"\x1b[?2004h"), self.all.count(b"\x1b[?2004l"))
+
+    def test_what_is_pasted_has_no_marks(self):
+        self.start()
+        texts = ['"""Docstring."""\n\nimport os', '"""Docstring."""', "C:\\Users\\me\\",
+                 "#define TWO \\\n  2 \\", '/system """\nBe brief.\n"""', 'f("""\na"""']
+        for text in texts:
+            self.paste(text.encode().replace(b"\n", b"\r"))
+            self.say(b"")
+        self.assertEqual(self.questions(), texts)
+        self.leave()
+
+    def test_typed_marks_beside_what_is_pasted(self):
+        self.start()
+        self.type(b'"""')
+        self.paste(b'a\rb')
+        self.type(b"\r")
+        self.wait_for(b"... ")
+        self.paste(b'c"""')
+        self.type(b"\r")
+        self.wait_for(b"... ")
+        self.say(b'"""')
+        self.paste(b"d\re")
+        self.type(b"\\\r")
+        self.wait_for(b"... ")
+        self.say(b"f")
+        self.paste(b'"""g')
+        self.type(b'\x15"""\r')  # Ctrl-U clears the line
+        self.wait_for(b"... ")
+        self.say(b'h"""')
+        self.assertEqual(self.questions(), ['a\nb\nc"""', "d\ne\nf", "h"])
+        self.leave()
+
+    def test_a_message_that_looks_marked_is_recalled_as_it_was(self):
+        self.start()
+        texts = ['"""Docstring."""\n\nimport os', "C:\\Users\\me\\"]
+        for text in texts:
+            self.paste(text.encode().replace(b"\n", b"\r"))
+            self.say(b"")
+            self.type(b"\x1b[A")  # arrow up
+            self.say(b"")
+        self.assertEqual(self.questions(), [texts[0], texts[0], texts[1], texts[1]])
+        self.leave()
+
+    def test_a_paste_during_an_answer_is_one_message(self):
+        text = "first\nsecond\n" + "x" * 5000 + "\n\x04last"
+        self.ask_slowly()
+        self.paste(text.encode().replace(b"\n", b"\r"))
+        self.settle(0.2)
+        self.process.send_signal(signal.SIGCONT)
+        answer = self.wait_for(b"tok/s")
+        self.assertEqual(answer.count(b"first"), 0)  # it waits for the prompt
+        self.wait_for(b"last")
+        self.type(b"!")
+        self.say(b"")
+        self.assertEqual(self.questions(), ["Hello", text.replace("\x04", "") + "!"])
+        self.leave()
+
+    def test_the_terminal_is_put_back(self):
+        def exits(code):
+            self.assertEqual(self.process.wait(timeout=60), code)
+            self.settle()
+            self.assertFalse(self.pastes_are_marked())
+            self.assertEqual(termios.tcgetattr(self.ours)[3], self.modes[3])  # echo, lines, signals
+
+        for keys in ((b"\x04",), (b"/exit\r",), (b"\x03", b"\x03")):
+            self.start()
+            for key in keys:
+                self.type(key)
+                self.settle()
+            exits(0)
+        self.start()
+        self.process.send_signal(signal.SIGTERM)
+        exits(143)
+        self.ask_slowly()
+        self.assertTrue(self.pastes_are_marked())
+        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(signal.SIGCONT)
+        exits(143)
 
     def test_a_paste_is_text_and_nothing_that_a_terminal_obeys(self):
         self.start()
@@ -265,6 +355,7 @@ class Typing(typed_chat.TypedTest):
             line = f"/{command} {self.folder}/a f"
             self.assertTrue(self.completed(line.encode()).endswith("a folder of mine/"))
             self.assertTrue(self.completed(f"{line}older of mine/".encode()).endswith("/größe.gguf"))
+        self.assertEqual(self.completed(b"/load ~/a f"), "> /load ~/a folder of mine/")
         self.assertEqual(self.completed(b"words"), "> words")  # nothing is known of them
         self.assertEqual(self.completed(b"/nosuch"), "> /nosuch")
         self.leave()
@@ -400,36 +491,85 @@ class Typing(typed_chat.TypedTest):
 
     # ---- another size ----
 
-    def resized(self, text, columns):
-        """The line on a terminal that is resized twice while it is typed."""
-        shown = Screen(columns[0])
+    def resized(self, text, columns, terminal=Screen, pasted=False):
+        """The terminal after it was resized while a line was on it, and as if there were no line."""
         self.start(columns=columns[0])
-        self.type(text)
+        self.settle(0.2)
+        shown, empty = terminal(columns[0]), terminal(columns[0])
+        empty.feed(self.all.decode("utf-8", "replace"))
+        self.paste(text) if pasted else self.type(text)
         for width in columns[1:]:
             self.settle()
             shown.feed(self.all.decode("utf-8", "replace"))
             self.all = b""
             shown.resize(width)
+            empty.resize(width)
             self.resize(width)
         self.settle()
         shown.feed(self.all.decode("utf-8", "replace"))
-        self.say(b"")
-        self.assertEqual(self.questions(), [text.decode()])
+        self.all = b""
+        return shown, empty
+
+    def drawn_once(self, text, columns, **how):
+        """Its rows; nothing else may have changed."""
+        shown, empty = self.resized(text.encode(), columns, pasted=True, **how)
+        seen, before = shown.text(), empty.text()
+        self.type(b"\x15")  # Ctrl-U
+        self.settle(0.2)
+        self.assertEqual(shown.feed(self.all.decode("utf-8", "replace")).text(), before, (columns, seen))
+        self.assertTrue(seen.startswith(before))
         self.leave()
-        return shown.text().splitlines()
+        return seen[len(before) - 1:].splitlines()
 
     def test_resizing_draws_the_line_anew(self):
         text = b"a line that is longer than the narrow one of the terminals, by words"
         for columns in ((80, 30), (30, 80), (80, 30, 50), (30, 21, 100)):
-            rows = self.resized(text, columns)
+            rows = self.resized(text, columns)[0].text().splitlines()
+            self.say(b"")
+            self.assertEqual(self.questions(), [text.decode()])
+            self.leave()
             line = "> " + text.decode()
             want = [line[i:i + columns[-1]].rstrip() for i in range(0, len(line), columns[-1])]
             self.assertEqual(rows[-len(want):], want, columns)
             self.assertEqual(sum("> a line" in row for row in rows), 1, columns)
         wide = "日本語の行がある。" * 5
-        rows = self.resized(wide.encode(), (80, 31))
+        rows = self.resized(wide.encode(), (80, 31))[0].text().splitlines()
         self.assertEqual("".join(rows[-4:]).count("日本語の行がある。"), 5)
         self.assertEqual(sum("> 日" in row for row in rows), 1)
+
+    def test_resizing_leaves_no_stale_rows(self):
+        class Keeps(Screen):
+            """Does not break rows anew."""
+
+            def resize(self, columns):
+                self.columns = columns
+                return self
+
+        class Saves(Screen):
+            """Scrolls what it is told to clear from its first place on, as tmux does."""
+
+            def obey(self, numbers, letter, single):
+                if letter == "J" and (self.row, self.column) == (self.top(), 0):
+                    self.lines += [[] for _ in range(self.rows)]
+                    self.row = self.top()
+                super().obey(numbers, letter, single)
+
+        for terminal in (Screen, Keeps):
+            rows = self.drawn_once("日本語" * 10, (25, 60), terminal=terminal)
+            self.assertEqual(rows, ["> " + "日本語" * 9 + "日本", "語"])
+            words = "a few words, of which some end where a row does"
+            for columns in ((21, 60), (14, 15, 17)):
+                rows = self.drawn_once(words, columns, terminal=terminal)
+                line = "> " + words
+                self.assertEqual(rows, [line[i:i + columns[-1]].rstrip() for i in range(0, len(line), columns[-1])])
+        # The last one fills the screen when it is broken anew.
+        for first, n, terminal in ((51, 1, Screen), (51, 58, Screen), (51, 120, Screen), (76, 179, Saves)):
+            lines = ["a" * first, "b" * n, "c" * 45, "d" * n]
+            for columns in ((60, 25, 60), (60, 40, 61)):
+                rows = self.drawn_once("\r".join(lines), columns, terminal=terminal)
+                want = [line[i:i + columns[-1]] for line in ["> " + lines[0], *lines[1:]]
+                        for i in range(0, len(line) + 1, columns[-1])]  # libedit ends a full row
+                self.assertEqual(rows, want[:-1] if want[-1] == "" else want, (n, columns))
 
 
 class Progress(typed_chat.TypedTest):
@@ -465,7 +605,7 @@ class Progress(typed_chat.TypedTest):
             self.type(b"word " * 150 + b"\r")
             self.wait_for(b"reading the prompt")
             self.type(b"\x03")
-            self.wait_for(b"\n> ")
+            self.assertNotIn(b"tok/s", self.wait_for(b"> "))  # there is nothing to measure
 
         cancelled()
         self.assertIn(b"took back: word word", self.say(b"/undo"))

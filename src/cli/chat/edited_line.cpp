@@ -48,12 +48,13 @@ constexpr char kLiteral = '\1';                      // around codes in the prom
 
 // State shared with the functions that libedit calls.
 struct LineState {
-    termios raw{};         // libedit's terminal mode at the start of the line
-    std::string cut_off;   // typed so far when a signal came
-    std::string prompt;    // with its codes
-    std::size_t indent{};  // the prompt's columns
-    winsize size{};        // of the terminal
-    bool pastes = false;   // the terminal marks what is pasted
+    termios raw{};                    // libedit's terminal mode at the start of the line
+    std::string cut_off;              // typed so far when a signal came
+    std::string prompt;               // with its codes
+    std::size_t indent{};             // the prompt's columns
+    winsize size{};                   // of the terminal
+    bool pastes = false;              // the terminal marks what is pasted
+    std::vector<std::string> pasted;  // into the line
     Completer completer;
 };
 
@@ -72,54 +73,76 @@ void stay_raw(EditLine* editor, const LineState& state) {
     ::el_set(editor, EL_REFRESH);
 }
 
-// The row on which a text that follows the prompt ends, in rows of `columns`.
-std::size_t row_after(std::size_t indent, std::string_view text, std::size_t columns) {
-    std::size_t row = 0, column = indent;
+// The rows above the end of a text that follows the prompt. It was drawn in rows of `drawn`
+// columns, each ended by a newline (see EditedLines), and the terminal now has `columns`: terminals
+// break rows that no longer fit in two or more, and leave the others as they are.
+std::size_t rows_above(std::size_t indent, std::string_view text, std::size_t drawn,
+                       std::size_t columns) {
+    std::size_t rows = 0;
+    std::size_t column = 0;      // in the row as it was drawn
+    std::size_t room = columns;  // in the row that the terminal has made of it
+    std::size_t blanks = 0;      // not drawn at the end of a row
+    const auto end_row = [&] {
+        ++rows;
+        column = blanks = 0;
+        room = columns;
+    };
+    const auto fill = [&](std::size_t width) {
+        if (width > room) {
+            ++rows;
+            room = columns;
+        }
+        room -= std::min(width, room);
+    };
+    const auto put = [&](std::size_t width, bool blank) {
+        if (column + width > drawn) end_row();
+        column += width;
+        if (blank) {
+            blanks += width;
+        } else {
+            for (; blanks > 0; --blanks) fill(1);
+            fill(width);
+        }
+        if (column >= drawn) end_row();
+    };
+    for (std::size_t i = 0; i < indent; ++i) put(1, false);
     for (std::size_t i = 0; i < text.size();) {
         const std::size_t size = utf8_at(text, i).size;
         const std::string_view character = text.substr(i, size);
         i += size;
         if (character == "\n") {
-            ++row;
-            column = 0;
-            continue;
-        }
-        std::size_t width = text::columns_of(character);
-        if (character == "\t") width = 8 - column % 8;
-        if (column + width > columns) {
-            ++row;
-            column = 0;
-        }
-        column += width;
-        if (column == columns) {
-            ++row;
-            column = 0;
+            end_row();
+        } else if (character == "\t") {
+            for (std::size_t left = 8 - column % 8; left > 0; --left) put(1, true);
+        } else {
+            put(text::columns_of(character), character == " ");
         }
     }
-    return row;
+    for (; blanks > 0; --blanks) fill(1);  // the cursor is behind them
+    return rows;
 }
 
 std::size_t edit_columns(const LineState& state) {
     return std::max<std::size_t>(state.size.ws_col, 1);
 }
 
-std::size_t row_of_cursor(const LineState& state, const LineInfo& typed) {
-    return row_after(state.indent,
-                     {typed.buffer, static_cast<std::size_t>(typed.cursor - typed.buffer)},
-                     edit_columns(state));
+std::string_view before_cursor(const LineInfo& typed) {
+    return {typed.buffer, static_cast<std::size_t>(typed.cursor - typed.buffer)};
 }
 
-// Terminals break long rows anew when their width changes, and put the cursor where its character
-// is then. libedit does not know of that: it is told to draw the line from its first row. (A row of
-// it that ends with a blank may end with a newline, and stay above.)
+// libedit does not know that terminals break rows anew when their width changes: it is told to draw
+// the line from its first row. (What has scrolled off the screen stays there.)
 void heed_size(EditLine* editor, LineState& state) {
     winsize now{};
     if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &now) != 0 || now.ws_col == 0) return;
     if (now.ws_col == state.size.ws_col && now.ws_row == state.size.ws_row) return;
+    const std::size_t drawn = edit_columns(state);
     state.size = now;
-    const std::size_t above = row_of_cursor(state, *::el_line(editor));
+    const std::size_t above =
+        rows_above(state.indent, before_cursor(*::el_line(editor)), drawn, edit_columns(state));
     ::el_resize(editor);
-    out((above > 0 ? fmt::format("\x1b[{}A", above) : "") + "\r\x1b[J");
+    // Not from the first column: tmux saves a screen that is cleared from its first place on.
+    out((above > 0 ? fmt::format("\x1b[{}A", above) : "") + "\r \x1b[J\r");
     ::el_set(editor, EL_REFRESH);
 }
 
@@ -147,6 +170,10 @@ int read_byte(EditLine* editor, char* to) {
 }
 
 int read_character(EditLine* editor, wchar_t* to) {
+    if (LineState* const line = state_of(editor)) {
+        const LineInfoW* const typed = ::el_wline(editor);
+        if (typed->lastchar == typed->buffer) line->pasted.clear();
+    }
     std::mbstate_t state{};
     for (;;) {
         char byte = 0;
@@ -199,6 +226,7 @@ unsigned char take_paste(EditLine* editor, int) {
     pasted.resize(pasted.size() - kPasteEnd.size());
     std::string text = as_typed_text(pasted);
     while (text.ends_with('\n')) text.pop_back();  // enter sends it
+    if (LineState* const state = state_of(editor)) state->pasted.push_back(text);
     return ::el_insertstr(editor, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
@@ -230,11 +258,10 @@ void list_words(EditLine* editor, const LineState& state, const LineInfo& typed,
     std::size_t widest = 0;
     for (const std::string& word : words) widest = std::max(widest, text::columns_of(word));
     const std::size_t beside = std::max<std::size_t>((columns - 1) / (widest + 2), 1);
-    const std::size_t below =
-        row_after(state.indent,
-                  {typed.buffer, static_cast<std::size_t>(typed.lastchar - typed.buffer)},
-                  columns) -
-        row_of_cursor(state, typed);
+    const std::string_view line(typed.buffer,
+                                static_cast<std::size_t>(typed.lastchar - typed.buffer));
+    const std::size_t below = rows_above(state.indent, line, columns, columns) -
+                              rows_above(state.indent, before_cursor(typed), columns, columns);
     std::string list(below + 1, '\n');
     constexpr std::size_t kMostListed = 100;
     for (std::size_t i = 0; i < std::min(words.size(), kMostListed); ++i) {
@@ -284,7 +311,6 @@ class EditedLines final : public LineReader {
     EditedLines(EditLine* editor, Completer completer)
         : editor_(editor), history_(::history_init()) {
         state_.completer = std::move(completer);
-        state_.pastes = obeys_codes(STDOUT_FILENO);
         HistEvent event{};
         ::history(history_, &event, H_SETSIZE, static_cast<int>(kHistoryLines));
         ::history(history_, &event, H_SETUNIQUE, 1);
@@ -303,15 +329,25 @@ class EditedLines final : public LineReader {
         ::el_set(editor_, EL_BIND, "\\e[200~", "millrace-paste", nullptr);
         ::el_set(editor_, EL_ADDFN, "millrace-complete", "complete a command", complete_line);
         ::el_set(editor_, EL_BIND, "^I", "millrace-complete", nullptr);
+        // Without this, libedit lets the border end a full row. Terminals that become wider join
+        // such rows again, or do not; those that a newline ended always stay.
+        ::el_set(editor_, EL_SETTC, "am", "no", nullptr);
+        int edits = 0;
+        state_.pastes =
+            ::el_get(editor_, EL_EDITMODE, &edits) == 0 && edits != 0 && obeys_codes(STDOUT_FILENO);
     }
     ~EditedLines() override {
-        ::el_end(editor_);
+        ::el_end(editor_);  // puts the terminal back
+        try {
+            if (state_.pastes) out(kPasteEnds);
+        } catch (...) {  // it has gone
+        }
         ::history_end(history_);
     }
     EditedLines(const EditedLines&) = delete;
     EditedLines& operator=(const EditedLines&) = delete;
 
-    Outcome next(std::string& line, bool more) override {
+    Outcome next(InputLine& line, bool more) override {
         int count = 0;
         const char* const words = more ? kMorePrompt : kChatPrompt;
         const Paint codes = paint(STDOUT_FILENO, Look::prompt);
@@ -327,19 +363,21 @@ class EditedLines final : public LineReader {
         ::el_set(editor_, EL_PREP_TERM, 1);
         ::tcgetattr(STDIN_FILENO, &state_.raw);
         state_.cut_off.clear();
+        state_.pasted.clear();
         // The terminal is restored before the program ends, however often Ctrl-C is pressed.
         InterruptGuard::set_patient(true);
         if (state_.pastes) out(kPasteBegins);
         const char* const text = ::el_gets(editor_, &count);
-        if (state_.pastes) out(kPasteEnds);
+        hold_input();
         InterruptGuard::set_patient(false);
         if (InterruptGuard::pending()) {
-            line = state_.cut_off;
+            line.text = state_.cut_off;
             return Outcome::interrupted;
         }
         if (!text || count <= 0) return Outcome::end;
-        line.assign(text, static_cast<std::size_t>(count));
-        while (line.ends_with('\n') || line.ends_with('\r')) line.pop_back();
+        line.text.assign(text, static_cast<std::size_t>(count));
+        while (line.text.ends_with('\n') || line.text.ends_with('\r')) line.text.pop_back();
+        line.pasted = std::move(state_.pasted);
         return Outcome::line;
     }
 
@@ -352,6 +390,16 @@ class EditedLines final : public LineReader {
     }
 
   private:
+    // Until the next prompt, what is typed or pasted waits unseen and byte for byte: a line mode
+    // would show the codes around a paste within the answer, and cut long lines. Ctrl-C still is a
+    // signal.
+    void hold_input() const {
+        termios now{};
+        if (!state_.pastes || ::tcgetattr(STDIN_FILENO, &now) != 0) return;
+        now.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+        ::tcsetattr(STDIN_FILENO, TCSADRAIN, &now);
+    }
+
     EditLine* editor_;
     History* history_;
     const std::string path_ = history_path();

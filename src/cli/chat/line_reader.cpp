@@ -50,10 +50,20 @@ std::string unquoted(std::string_view text, std::size_t at) {
     return std::string(text.substr(0, at)).append(inside);
 }
 
+// Whether quotes at the beginning of a line may be those of a pasted text, which open nothing.
+bool pastes_quotes(std::string_view pasted) {
+    if (pasted.starts_with(kQuotes)) return true;
+    return pasted.find('\n') != std::string_view::npos &&
+           quotes_of(pasted) != std::string_view::npos;
+}
+
+// How a text is entered that would mean something else as it is.
+std::string in_quotes(std::string_view text) { return fmt::format("{0}\n{1}\n{0}", kQuotes, text); }
+
 // Not a stream: a read interrupted by Ctrl-C must return.
 class PlainLines final : public LineReader {
   public:
-    Outcome next(std::string& line, bool more) override {
+    Outcome next(InputLine& line, bool more) override {
         if (stdin_is_terminal()) {
             out(painted(STDOUT_FILENO, Look::prompt, more ? kMorePrompt : kChatPrompt));
         }
@@ -62,10 +72,10 @@ class PlainLines final : public LineReader {
             searched_ = buffer_.size();
             if (std::min(newline, buffer_.size()) > kMostMessageMiB << 20) throw_too_long("a line");
             if (newline != std::string::npos || (ended_ && !buffer_.empty())) {
-                line = buffer_.substr(0, newline);
+                line.text = buffer_.substr(0, newline);
                 buffer_.erase(0, newline == std::string::npos ? newline : newline + 1);
                 searched_ = 0;
-                if (line.ends_with('\r')) line.pop_back();
+                if (line.text.ends_with('\r')) line.text.pop_back();
                 return Outcome::line;
             }
             if (ended_) return Outcome::end;
@@ -103,30 +113,36 @@ LineReader::Outcome next_message(LineReader& reader, Message& to) {
     std::string text;
     std::size_t quotes = std::string::npos;
     for (bool more = false;; more = true) {
-        std::string line;
+        InputLine line;
         const LineReader::Outcome outcome = reader.next(line, more);
         if (outcome == LineReader::Outcome::interrupted) {
-            to = {more ? text + "\n" + line : line, false};
+            to = {more ? text + "\n" + line.text : line.text, false};
             return outcome;
         }
         if (outcome == LineReader::Outcome::end) {
             if (!more) return outcome;
             break;
         }
+        const auto pasted = [&](auto&& what) { return std::ranges::any_of(line.pasted, what); };
+        const auto ends_quoted = [](std::string_view one) { return one.ends_with(kQuotes); };
         if (more) text += '\n';
-        text += line;
+        text += line.text;
         if (text.size() > kMostMessageMiB << 20) throw_too_long("a message");
-        if (!more) quotes = quotes_of(text);
+        if (!more && !pasted(pastes_quotes)) quotes = quotes_of(text);
         if (quotes != std::string::npos) {
-            if (text.size() >= quotes + 2 * kQuotes.size() && text.ends_with(kQuotes)) break;
-        } else if (goes_on(text)) {
+            const bool closed = text.size() >= quotes + 2 * kQuotes.size() && ends_quoted(text);
+            if (closed && !pasted(ends_quoted)) break;
+        } else if (goes_on(text) && !pasted(goes_on)) {
             text.pop_back();
         } else {
             break;
         }
     }
-    reader.remember(text);
-    if (quotes == std::string::npos) {
+    const bool literal = quotes == std::string::npos;
+    // Recalled from the history, it must be the same message again.
+    const bool ambiguous = literal && (quotes_of(text) != std::string::npos || goes_on(text));
+    reader.remember(ambiguous ? in_quotes(text) : text);
+    if (literal) {
         to.one_line = text.find('\n') == std::string::npos;
         to.text = std::move(text);
     } else {

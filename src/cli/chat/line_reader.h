@@ -17,6 +17,12 @@ struct Completions {
 };
 using Completer = std::function<Completions(std::string_view line)>;
 
+// A line as it was entered. What was pasted may hold newlines.
+struct InputLine {
+    std::string text{};
+    std::vector<std::string> pasted{};  // the pasted parts, as they were before any editing
+};
+
 class LineReader {
   public:
     enum class Outcome { line, end, interrupted };
@@ -27,8 +33,8 @@ class LineReader {
 
     // Shows a prompt on a terminal; `more`: the line goes on with a message. `interrupted`: a
     // signal came (InterruptGuard), and `line` is what was typed, if known: without line editing
-    // the terminal discards it. A line that was pasted may hold newlines.
-    virtual Outcome next(std::string& line, bool more) = 0;
+    // the terminal discards it.
+    virtual Outcome next(InputLine& line, bool more) = 0;
     // For the history.
     virtual void remember(const std::string& /*message*/) {}
 
@@ -57,7 +63,8 @@ struct Message {
 
 // The next message. A line that ends with a backslash goes on with the next one (a doubled one
 // does not), and one that begins with three quotation marks, or a command's words that do, up to a
-// line that ends with three. The end of the input ends a message, too.
+// line that ends with three. The end of the input ends a message, too. The backslash at the end of
+// a pasted text and quotation marks at its ends mean nothing: they are a part of the message.
 LineReader::Outcome next_message(LineReader& reader, Message& to);
 
 }  // namespace mr::cli

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/chat/home_path.h"
 #include "cli/chat/saved_chat.h"
 #include "cli/chat/settings.h"
 #include "cli/terminal.h"
@@ -137,9 +138,20 @@ void undo(ChatState& state) {
     say(fmt::format("took back: {}", one_line(question->substr(0, 400))));
 }
 
-std::string need(const char* command, const std::string& argument) {
-    if (!argument.empty()) return argument;
+std::string need_file(const char* command, const std::string& argument) {
+    if (!argument.empty()) return with_home(argument);
     throw Error::usage({.field = command, .problem = "needs the name of a file"});
+}
+
+// Words after a command that takes none: the person expects more than it does.
+void refuse_words(const std::string& command, const std::string& words) {
+    const auto* const known =
+        std::ranges::find_if(kCommands, [&](const Known& one) { return one.name == command; });
+    if (words.empty() || known == std::end(kCommands) || *known->argument != '\0') return;
+    throw Error::usage({.field = command,
+                        .value = one_line(words),
+                        .problem = "the command takes no words",
+                        .remedy = fmt::format("enter {} alone", command)});
 }
 
 void load(ChatState& state, const std::string& path) {
@@ -200,6 +212,7 @@ Slash obey(ChatState& state, std::string& line) {
     std::string argument = from == std::string::npos ? "" : line.substr(from);
     while (argument.ends_with(' ') || argument.ends_with('\t')) argument.pop_back();
     if (word == "/exit" || word == "/bye") return Slash::leave;
+    refuse_words(word, argument);
     if (word == "/regen") return again(state, line);
     if (word == "/help" || word == "/?") {
         help();
@@ -211,8 +224,8 @@ Slash obey(ChatState& state, std::string& line) {
     } else if (word == "/set") {
         setting(state, argument);
     } else if (word == "/model") {
-        line = argument;
-        if (!argument.empty()) return Slash::model;
+        line = with_home(argument);
+        if (!line.empty()) return Slash::model;
         say(fmt::format("{}: {}", one_line(state.model),
                         state.conversation.writer().continues_texts()
                             ? "continues texts"
@@ -222,10 +235,11 @@ Slash obey(ChatState& state, std::string& line) {
     } else if (word == "/seed") {
         seed(state, argument);
     } else if (word == "/save") {
-        save_chat(need("/save", argument), state.model, state.conversation.messages());
-        say(fmt::format("saved {}", one_line(argument)));
+        const std::string path = need_file("/save", argument);
+        save_chat(path, state.model, state.conversation.messages());
+        say(fmt::format("saved {}", one_line(path)));
     } else if (word == "/load") {
-        load(state, need("/load", argument));
+        load(state, need_file("/load", argument));
     } else if (word == "/stats") {
         stats(state);
     } else {
