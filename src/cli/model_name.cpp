@@ -72,17 +72,12 @@ std::set<std::string> bundled_names() {
                         .remedy = std::move(remedy)});
 }
 
-// OWNER/NAME of the address of a model's page; else empty.
+// The name of the model in the address of its page, or of a file there; else empty.
 std::string name_in_address(std::string_view address) {
     const std::size_t host = address.find("://");
     const std::size_t slash = host == std::string_view::npos ? host : address.find('/', host + 3);
-    if (slash == std::string_view::npos) return {};
-    std::string_view name = address.substr(slash + 1);
-    const std::size_t second = name.find('/');
-    if (second == std::string_view::npos) return {};
-    name = name.substr(0, name.find_first_of("/?#", second + 1));
-    const auto read = hub::read_reference(name);
-    return read && read->what.empty() ? read->id() : std::string();
+    const auto read = hub::read_address(address, address.substr(0, slash));
+    return read ? read->model.text() : std::string();
 }
 
 // The path of a model given by its name on a hub, if it was downloaded; other names as they are.
@@ -90,8 +85,8 @@ std::string name_in_address(std::string_view address) {
 std::string downloaded(const std::string& given, const char* option) {
     std::error_code ignored;
     if (fs::exists(fs::symlink_status(given, ignored))) return given;
-    if (given.find("://") != std::string::npos) {
-        const std::string name = name_in_address(given);
+    if (const std::string name = name_in_address(given);
+        !name.empty() || given.find("://") != std::string::npos) {
         refuse(given, option, "is a URL",
                fmt::format("'millrace pull {}' downloads a model of a hub, and then {} is its name "
                            "here",

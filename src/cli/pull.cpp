@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/commands.h"
@@ -19,7 +20,7 @@ namespace {
 
 struct PullOptions {
     std::string name, hub, revision, cache, ca;
-    bool quiet = false;
+    bool quiet = false, verify = false;
     int retries = 5;
     double retry_wait = 1;
 };
@@ -40,19 +41,26 @@ std::string pull_program() {
     return program.string();
 }
 
+// A name, or an address on the hub, which may name the revision, too.
+hub::Address read_name(const PullOptions& options) {
+    if (auto name = hub::read_reference(options.name)) return {std::move(*name), {}};
+    if (auto address = hub::read_address(options.name, options.hub)) return std::move(*address);
+    const bool other = options.name.find("://") != std::string::npos;
+    throw Error::usage({.field = "NAME",
+                        .value = options.name,
+                        .problem = "is not OWNER/NAME or OWNER/NAME:TYPE",
+                        .remedy = other ? "for another hub: --hub https://HOST OWNER/NAME"
+                                        : "as in Qwen/Qwen3-0.6B or Qwen/Qwen3-0.6B-GGUF:Q8_0"});
+}
+
 int pull(const PullOptions& options) {
-    const auto name = hub::read_reference(options.name);
-    if (!name) {
-        throw Error::usage({.field = "NAME",
-                            .value = options.name,
-                            .problem = "is not OWNER/NAME or OWNER/NAME:TYPE",
-                            .remedy = "as in Qwen/Qwen3-0.6B or Qwen/Qwen3-0.6B-GGUF:Q8_0"});
-    }
+    const auto [model, named] = read_name(options);
+    const std::string revision = options.revision.empty() ? named : options.revision;
     std::vector<std::string> words = {pull_program(), "--retries",
                                       fmt::format("{}", options.retries), "--retry-wait",
                                       fmt::format("{}", options.retry_wait)};
     const std::pair<const char*, const std::string*> given[] = {{"--hub", &options.hub},
-                                                                {"--revision", &options.revision},
+                                                                {"--revision", &revision},
                                                                 {"--cache", &options.cache},
                                                                 {"--ca", &options.ca}};
     for (const auto& [option, value] : given) {
@@ -61,7 +69,8 @@ int pull(const PullOptions& options) {
         words.push_back(*value);
     }
     if (options.quiet) words.emplace_back("--quiet");
-    words.push_back(name->text());
+    if (options.verify) words.emplace_back("--verify");
+    words.push_back(model.text());
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -78,7 +87,8 @@ void add_pull(const Command& app, Action& action) {
         app.add_subcommand("pull", "Download a model, for the other commands to use by its name");
     command
         .add_option("name", options->name,
-                    "OWNER/NAME, OWNER/NAME:TYPE (Q8_0) or OWNER/NAME:FILE, as on huggingface.co")
+                    "OWNER/NAME, OWNER/NAME:TYPE (Q8_0) or OWNER/NAME:FILE, as on huggingface.co, "
+                    "or its address there")
         .required();
     command
         .add_option("--hub", options->hub,
@@ -97,6 +107,8 @@ void add_pull(const Command& app, Action& action) {
                     "Certificates of the authorities to trust; default: CURL_CA_BUNDLE, "
                     "SSL_CERT_FILE or the system's")
         .shown_as("FILE");
+    command.add_flag("--verify", options->verify,
+                     "Check what is here already, and download again what is damaged");
     command.add_flag("-q,--quiet", options->quiet, "Only the path, and errors");
     command
         .add_option("--retries", options->retries,

@@ -189,8 +189,9 @@ void require_finite(const model::Engine& engine, double nats) {
                         .field = "loss",
                         .value = std::to_string(nats),
                         .problem = "the model's logits are not finite",
-                        .remedy = "the weights are damaged: convert or download them again; "
-                                  "--check-nan names the layer where it begins"});
+                        .remedy = "the weights are damaged: convert them again, or download them "
+                                  "again (millrace pull --verify); --check-nan names the layer "
+                                  "where it begins"});
 }
 
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 31;

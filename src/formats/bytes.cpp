@@ -17,7 +17,7 @@ void ByteReader::fail_short(std::uint64_t count, std::string_view field) const {
     throw error(
         field, fmt::format("{} bytes", count),
         fmt::format("runs past the end of the file: {} bytes are left of {}", remaining(), size()),
-        offset_, "the file is truncated or damaged: download it again");
+        offset_, "the file is truncated or damaged: download it again (millrace pull --verify)");
 }
 
 }  // namespace mr::formats

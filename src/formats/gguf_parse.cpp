@@ -76,7 +76,7 @@ struct GgufParser {
             throw in.error(
                 field, std::to_string(count),
                 fmt::format("is more than the {} bytes that follow can hold", in.remaining()), at,
-                "the file is truncated or damaged: download it again");
+                "the file is truncated or damaged: download it again (millrace pull --verify)");
         }
     }
 
@@ -87,7 +87,7 @@ struct GgufParser {
             throw in.error(
                 field, fmt::format("string of {} bytes", length),
                 fmt::format("runs past the end of the file: {} bytes are left", in.remaining()), at,
-                "the file is truncated or damaged: download it again");
+                "the file is truncated or damaged: download it again (millrace pull --verify)");
         }
         return in.take(length, field);
     }
@@ -273,7 +273,8 @@ struct GgufParser {
                     "tensor '" + printable(tensor.name) + "' offset", std::to_string(tensor.offset),
                     fmt::format("with {} bytes runs past the end of the file of {} bytes", bytes,
                                 in.size()),
-                    start, "the file is truncated or damaged: download it again");
+                    start,
+                    "the file is truncated or damaged: download it again (millrace pull --verify)");
             }
             tensor.offset = *first;
             tensor.view.data = const_cast<std::byte*>(file.bytes_.data() + *first);
@@ -360,7 +361,8 @@ void GgufFile::join_parts(std::uint64_t count) {
         refuse(
             path_,
             fmt::format("the parts have {} tensors, and should have {}", tensors_.size(), *wanted),
-            "the parts belong to different models, or one is damaged: download them again");
+            "the parts belong to different models, or one is damaged: download them again "
+            "(millrace pull --verify)");
     }
 }
 

@@ -28,17 +28,17 @@ struct TypeName {
 };
 constexpr TypeName kTypeNames[] = {
     // In the order in which they are taken if none is named.
-    {"Q4_K_M", true},    {"Q4_K_S", true},    {"Q8_0", true},     {"Q5_K_M", true},
-    {"Q5_K_S", true},    {"Q6_K", true},      {"Q4_0", true},     {"Q4_1", true},
-    {"Q5_0", true},      {"Q5_1", true},      {"Q4_K", true},     {"Q5_K", true},
-    {"BF16", true},      {"F16", true},       {"FP16", true},     {"F32", true},
-    {"FP32", true},      {"Q2_K", false},     {"Q2_K_S", false},  {"Q2_K_L", false},
-    {"Q3_K", false},     {"Q3_K_S", false},   {"Q3_K_M", false},  {"Q3_K_L", false},
-    {"IQ1_S", false},    {"IQ1_M", false},    {"IQ2_XXS", false}, {"IQ2_XS", false},
-    {"IQ2_S", false},    {"IQ2_M", false},    {"IQ3_XXS", false}, {"IQ3_XS", false},
-    {"IQ3_S", false},    {"IQ3_M", false},    {"IQ4_XS", false},  {"IQ4_NL", false},
-    {"TQ1_0", false},    {"TQ2_0", false},    {"MXFP4", false},   {"MXFP4_MOE", false},
-    {"Q4_0_4_4", false}, {"Q4_0_4_8", false}, {"Q4_0_8_8", false}};
+    {"Q4_K_M", true},   {"Q4_K_S", true},     {"Q8_0", true},      {"Q5_K_M", true},
+    {"Q5_K_S", true},   {"Q6_K", true},       {"Q4_0", true},      {"Q4_1", true},
+    {"Q5_0", true},     {"Q5_1", true},       {"Q4_K", true},      {"Q5_K", true},
+    {"BF16", true},     {"F16", true},        {"F32", true},       {"Q2_K", false},
+    {"Q2_K_S", false},  {"Q2_K_L", false},    {"Q3_K", false},     {"Q3_K_S", false},
+    {"Q3_K_M", false},  {"Q3_K_L", false},    {"IQ1_S", false},    {"IQ1_M", false},
+    {"IQ2_XXS", false}, {"IQ2_XS", false},    {"IQ2_S", false},    {"IQ2_M", false},
+    {"IQ3_XXS", false}, {"IQ3_XS", false},    {"IQ3_S", false},    {"IQ3_M", false},
+    {"IQ4_XS", false},  {"IQ4_NL", false},    {"TQ1_0", false},    {"TQ2_0", false},
+    {"MXFP4", false},   {"MXFP4_MOE", false}, {"Q4_0_4_4", false}, {"Q4_0_4_8", false},
+    {"Q4_0_8_8", false}};
 
 // The files that a folder's model is read from, besides the weights.
 constexpr std::string_view kFolderFiles[] = {
@@ -53,10 +53,21 @@ std::string lowered(std::string_view text) {
 
 bool is_word_letter(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
+// In lower case, with one name for the types that have two: fp16 is f16.
+std::string normal(std::string_view text) {
+    std::string out = lowered(text);
+    for (const char* both : {"fp16", "fp32"}) {
+        for (std::size_t at = out.find(both); at != std::string::npos; at = out.find(both, at)) {
+            out.erase(at + 1, 1);
+        }
+    }
+    return out;
+}
+
 // Whether `type` stands by itself in a name: "a-Q4_K_M" has Q4_K_M, but not Q4_K, and "UD-Q4_K_XL"
 // has neither. Upper and lower case are one.
 bool has_type(std::string_view name, std::string_view type) {
-    const std::string in = lowered(name), word = lowered(type);
+    const std::string in = normal(name), word = normal(type);
     // A letter, then a digit: "K_M" and "0" are parts of types.
     const std::size_t digit = word.find_first_of("0123456789_.");
     if (digit == 0 || digit == std::string::npos || !is_word_letter(word[digit])) return false;
@@ -225,7 +236,7 @@ Choice named(const Reference& wanted, const std::vector<std::string>& files,
 std::vector<std::string> usual_types() {
     std::vector<std::string> out;
     for (const TypeName& type : kTypeNames) {
-        if (type.read && !type.name.starts_with("FP")) out.emplace_back(type.name);
+        if (type.read) out.emplace_back(type.name);
     }
     return out;
 }

@@ -19,6 +19,20 @@ bool is_name(std::string_view word) {
            word.find("..") == std::string_view::npos;
 }
 
+// What follows a '/' after `beginning`; empty if the text begins otherwise.
+std::string_view behind(std::string_view text, std::string_view beginning) {
+    if (beginning.empty() || !text.starts_with(beginning)) return {};
+    text.remove_prefix(beginning.size());
+    return text.starts_with('/') ? text.substr(1) : std::string_view();
+}
+
+// Takes what comes before the next '/'.
+std::string_view next_part(std::string_view& path) {
+    const std::string_view part = path.substr(0, path.find('/'));
+    path.remove_prefix(std::min(part.size() + 1, path.size()));
+    return part;
+}
+
 }  // namespace
 
 std::optional<Reference> read_reference(std::string_view text) {
@@ -33,6 +47,30 @@ std::optional<Reference> read_reference(std::string_view text) {
     if (colon == std::string_view::npos) return out;
     out.what = text.substr(colon + 1);
     if (!is_safe_path(out.what)) return std::nullopt;
+    return out;
+}
+
+std::optional<Address> read_address(std::string_view text, std::string_view hub) {
+    while (hub.ends_with('/')) hub.remove_suffix(1);
+    std::string_view path = behind(text, hub);
+    for (const std::string_view scheme : {"https://", "http://"}) {
+        if (text.starts_with(scheme)) text.remove_prefix(scheme.size());
+    }
+    for (const std::string_view host : {"huggingface.co", "www.huggingface.co", "hf.co"}) {
+        if (path.empty()) path = behind(text, host);
+    }
+    path = path.substr(0, path.find_first_of("?#"));
+    const std::string_view owner = next_part(path);
+    const auto model =
+        read_reference(std::string(owner) + "/" + std::string(next_part(path)));  // :TYPE, too
+    if (!model) return std::nullopt;
+    Address out{*model, {}};
+    const std::string_view page = next_part(path);
+    if (page == "tree" || page == "blob" || page == "resolve") out.revision = next_part(path);
+    if ((page == "blob" || page == "resolve") && !path.empty()) {
+        if (!is_safe_path(path)) return std::nullopt;
+        out.model.what = path;
+    }
     return out;
 }
 

@@ -23,6 +23,15 @@ struct Reference {
 // hidden or parent folder, so both can be parts of a path.
 std::optional<Reference> read_reference(std::string_view text);
 
+struct Address {
+    Reference model;
+    std::string revision;  // empty: the address names none
+};
+
+// The model in the address of its page, or of a file there: on the usual hub or on `hub`
+// (https://HOST), else empty.
+std::optional<Address> read_address(std::string_view text, std::string_view hub = {});
+
 // Whether a path of a repository's file can be used below a folder: relative, without "..",
 // without hidden folders or control characters. The list of files comes from outside.
 bool is_safe_path(std::string_view path);

@@ -26,7 +26,8 @@ std::string stage_name(const ModelSpec& spec, int stage) {
 
 void throw_not_finite(const Model& model, const EngineOptions& options, const ops::NotFinite& found,
                       std::int64_t position) {
-    std::string remedy = "the weights may be damaged: check the file, or download it again";
+    std::string remedy =
+        "the weights may be damaged: check the file, or download it again (millrace pull --verify)";
     if (uses_f16(model, options)) {
         remedy +=
             "; or a value is above what f16 can hold: use bf16 or f32 (millrace convert "

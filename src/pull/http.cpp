@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <chrono>
+#include <cmath>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "cli/terminal.h"
@@ -79,12 +82,20 @@ void read_header(Answer& answer, std::string_view line) {
     }
 }
 
+// With the port where it is not the usual one.
+std::string shown_host(const Origin& origin) {
+    return origin.host + (origin.port == "443" ? "" : ":" + origin.port);
+}
+
 // Where libcurl's callbacks put what they get. An exception may not pass through libcurl.
 struct Transfer {
     CURL* curl;
     const Http::Stream* stream;
-    Answer answer;
-    std::exception_ptr thrown;
+    const Http::Idle* idle;
+    std::string host;
+    bool answered = false;
+    Answer answer{};
+    std::exception_ptr thrown{};
 };
 
 extern "C" std::size_t take_header(char* data, std::size_t one, std::size_t count, void* to) {
@@ -105,6 +116,7 @@ extern "C" std::size_t take_body(char* data, std::size_t one, std::size_t count,
     const std::string_view bytes(data, one * count);
     try {
         Answer& answer = transfer.answer;
+        transfer.answered = true;
         curl_easy_getinfo(transfer.curl, CURLINFO_RESPONSE_CODE, &answer.status);
         if (*transfer.stream && (answer.status == 200 || answer.status == 206)) {
             (*transfer.stream)(answer, bytes);
@@ -120,12 +132,29 @@ extern "C" std::size_t take_body(char* data, std::size_t one, std::size_t count,
     return bytes.size();
 }
 
-extern "C" int check_interrupt(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+extern "C" int take_progress(void* to, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
+    auto& transfer = *static_cast<Transfer*>(to);
+    try {
+        (*transfer.idle)((transfer.answered ? "waiting for " : "asking ") + transfer.host);
+    } catch (...) {
+        transfer.thrown = std::current_exception();
+        return 1;
+    }
     return cli::InterruptGuard::pending() ? 1 : 0;
 }
 
+// The answer of a request that is repeated while the hub is busy.
+template <class Request>
+Answer patiently(const Http& http, const Request& request) {
+    for (int tries = 0;; ++tries) {
+        Answer answer = request();
+        const auto least = static_cast<double>(answer.retry_after);
+        if (!answer.busy() || !http.wait(tries, least, "the hub is busy")) return answer;
+    }
+}
+
 [[noreturn]] void refuse_transport(CURLcode code, const Origin& asked, const char* more) {
-    const std::string host = asked.host + (asked.port == "443" ? "" : ":" + asked.port);
+    const std::string host = shown_host(asked);
     const std::string detail = *more ? more : curl_easy_strerror(code);
     switch (code) {
         case CURLE_PEER_FAILED_VERIFICATION:
@@ -165,7 +194,7 @@ struct Http::Curl {
     ~Curl() { curl_easy_cleanup(easy); }
 };
 
-Http::Http(HttpOptions options) : options_(std::move(options)) {
+Http::Http(HttpOptions options, Idle idle) : options_(std::move(options)), idle_(std::move(idle)) {
     curl_global_init(CURL_GLOBAL_DEFAULT);
     curl_ = std::make_unique<Curl>();
     MR_CHECK(curl_->easy, "libcurl starts");
@@ -210,7 +239,7 @@ Answer Http::perform(const std::string& url, const std::vector<std::string>& hea
     }
     const std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> owned(list,
                                                                             curl_slist_free_all);
-    Transfer transfer{easy, &stream, {}, {}};
+    Transfer transfer{easy, &stream, &idle_, shown_host(asked)};
     curl_->more[0] = 0;
     const std::string agent = fmt::format("millrace/{}", millrace::version());
     curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
@@ -232,7 +261,8 @@ Answer Http::perform(const std::string& url, const std::vector<std::string>& hea
     curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_body);
     curl_easy_setopt(easy, CURLOPT_WRITEDATA, &transfer);
     curl_easy_setopt(easy, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, check_interrupt);
+    curl_easy_setopt(easy, CURLOPT_XFERINFOFUNCTION, take_progress);
+    curl_easy_setopt(easy, CURLOPT_XFERINFODATA, &transfer);
     if (!options_.ca.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, options_.ca.c_str());
     if (!options_.ca_folder.empty()) {
         curl_easy_setopt(easy, CURLOPT_CAPATH, options_.ca_folder.c_str());
@@ -253,8 +283,33 @@ Answer Http::perform(const std::string& url, const std::vector<std::string>& hea
     return std::move(transfer.answer);
 }
 
+bool Http::wait(int tries, double least, std::string_view why) const {
+    constexpr double kLongest = 60;
+    if (tries >= options_.patience.most) return false;
+    const double own = options_.patience.first * static_cast<double>(1 << std::min(tries, 5));
+    using Clock = std::chrono::steady_clock;
+    const auto end =
+        Clock::now() + std::chrono::duration<double>(std::min(kLongest, std::max(own, least)));
+    while (true) {
+        if (cli::InterruptGuard::pending()) throw cli::Interrupted{};
+        const double left = std::chrono::duration<double>(end - Clock::now()).count();
+        if (left <= 0) return true;
+        idle_(fmt::format("waiting {:.0f} s: {}", std::ceil(left), why));
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+}
+
 Answer Http::get(const std::string& url, const std::vector<std::string>& headers,
                  const Stream& stream) {
+    return patiently(*this, [&] { return follow(url, headers, stream); });
+}
+
+Answer Http::head(const std::string& url) {
+    return patiently(*this, [&] { return follow_head(url); });
+}
+
+Answer Http::follow(const std::string& url, const std::vector<std::string>& headers,
+                    const Stream& stream) {
     std::string at = url, next;
     Answer first;
     for (int hop = 0; hop <= kMostRedirects; ++hop) {
@@ -275,7 +330,7 @@ Answer Http::get(const std::string& url, const std::vector<std::string>& headers
     throw TransportError(fmt::format("{}: more than {} redirects", url, kMostRedirects), false);
 }
 
-Answer Http::head(const std::string& url) {
+Answer Http::follow_head(const std::string& url) {
     std::string at = url, next;
     for (int hop = 0; hop <= kMostRedirects; ++hop) {
         Answer answer = perform(at, {"Accept-Encoding: identity"}, true, {}, next);

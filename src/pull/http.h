@@ -11,11 +11,18 @@
 
 namespace mr::pull {
 
+// How requests that fail are repeated: after 1, 2, 4, ... seconds, `most` times in a row.
+struct Patience {
+    int most = 5;
+    double first = 1;  // seconds
+};
+
 struct HttpOptions {
     std::string hub;    // https://HOST[:PORT][/PATH], without a '/' at the end
     std::string token;  // sent to the hub's own host over HTTPS, and to no other; may be empty
     std::string ca;     // a file with certificates of authorities; empty: libcurl's
     std::string ca_folder;
+    Patience patience;
 };
 
 // What the last answer of a request said. The first answer's words about the file (X-Linked-*,
@@ -28,6 +35,9 @@ struct Answer {
     std::int64_t length = -1;               // of the body; -1: not said
     long retry_after = 0;                   // seconds
     std::string body;                       // at most kMostBody bytes, unless it was streamed
+
+    // The same request may succeed later.
+    bool busy() const { return status == 408 || status == 429 || status >= 500; }
 };
 inline constexpr std::size_t kMostBody = std::size_t{64} << 20;
 
@@ -41,19 +51,25 @@ class TransportError : public std::runtime_error {
 
 class Http {
   public:
+    // Called about every second, or more often, while a request or a wait lasts: what is done.
+    using Idle = std::function<void(std::string_view what)>;
     // Throws Error (usage) for an address that is none, or not of HTTP.
-    explicit Http(HttpOptions options);
+    Http(HttpOptions options, Idle idle);
     ~Http();
     Http(const Http&) = delete;
     Http& operator=(const Http&) = delete;
 
     // Follows redirects; never from https to http. `stream` receives the body of a 200 or 206, and
-    // may throw. Throws TransportError, or cli::Interrupted after Ctrl-C.
+    // may throw. A busy hub is asked again as long as patience lasts. Throws TransportError, or
+    // cli::Interrupted after Ctrl-C.
     using Stream = std::function<void(const Answer& head, std::string_view bytes)>;
     Answer get(const std::string& url, const std::vector<std::string>& headers = {},
                const Stream& stream = {});
     // The first answer alone, without its body. Follows redirects within the hub's host.
     Answer head(const std::string& url);
+    // Waits before another try, the next after `tries` others, for as long as patience or the hub
+    // (`least` seconds) wants; not at all, and false, once patience has ended.
+    bool wait(int tries, double least, std::string_view why) const;
 
     const std::string& hub() const { return options_.hub; }
     bool has_token() const { return !options_.token.empty(); }
@@ -63,10 +79,14 @@ class Http {
 
   private:
     struct Curl;
+    Answer follow(const std::string& url, const std::vector<std::string>& headers,
+                  const Stream& stream);
+    Answer follow_head(const std::string& url);
     Answer perform(const std::string& url, const std::vector<std::string>& headers, bool head_only,
                    const Stream& stream, std::string& redirect);
 
     HttpOptions options_;
+    Idle idle_;
     std::unique_ptr<Curl> curl_;
 };
 

@@ -8,6 +8,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <csignal>
@@ -19,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -44,7 +46,7 @@ namespace fs = std::filesystem;
 struct Options {
     hub::Reference model;
     std::string hub, revision = "main", cache, ca;
-    bool quiet = false;
+    bool quiet = false, verify = false;
     Patience patience;
 };
 
@@ -72,8 +74,8 @@ Options read_options(const std::vector<std::string>& words) {
                                                                {"--ca", &out.ca}};
     for (std::size_t i = 0; i < words.size(); ++i) {
         const std::string& word = words[i];
-        if (word == "--quiet") {
-            out.quiet = true;
+        if (word == "--quiet" || word == "--verify") {
+            (word == "--quiet" ? out.quiet : out.verify) = true;
             continue;
         }
         if (!word.starts_with("--")) {
@@ -143,6 +145,10 @@ HttpOptions http_options(const Options& options) {
         out.ca = first_set({"CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"});
     }
     out.ca_folder = options.ca.empty() ? first_set({"SSL_CERT_DIR"}) : "";
+    if (std::error_code code; fs::is_directory(out.ca, code)) {
+        out.ca_folder = std::exchange(out.ca, {});
+    }
+    out.patience = options.patience;
     out.token = find_token();
     if (!out.ca.empty()) read_text_file(out.ca, std::size_t{64} << 20);  // an error that names it
     return out;
@@ -190,39 +196,37 @@ void require_room(const fs::path& cache, std::uint64_t bytes) {
          .remedy = "make room, or name another folder with --cache or HF_HUB_CACHE"});
 }
 
+// After Ctrl-C. continues: something is here already.
+struct Stopped {
+    bool continues;
+};
+
 class Pull {
   public:
     explicit Pull(Options options)
-        : options_(std::move(options)), http_(http_options(options_)), meter_(0, options_.quiet) {}
+        : options_(std::move(options)),
+          meter_(options_.quiet),
+          http_(http_options(options_), [this](std::string_view what) { meter_.idle(what); }) {}
 
     // The path of what commands open.
     std::string run() {
-        if (http_.withholds_token()) {
-            cli::remark(
-                fmt::format("{} is asked without encryption, and without the token", http_.hub()));
+        try {
+            return fetch();
+        } catch (const TransportError& error) {
+            if (!error.may_pass || !meter_.began()) throw;
+            throw TransportError(
+                fmt::format("{}; give the command again: it continues where it ended",
+                            error.what()),
+                true);
+        } catch (const cli::Interrupted&) {
+            throw Stopped{meter_.began()};
         }
-        const hub::Reference& model = options_.model;
-        repository_ = open_repository(http_, model, options_.revision, options_.patience);
-        std::vector<std::string> paths;
-        for (const RemoteFile& file : repository_.files) paths.push_back(file.path);
-        hub::Choice choice = hub::choose(model, paths);
-        fs::path cache = options_.cache.empty() ? hub::cache_folder() : fs::path(options_.cache);
-        if (cache.empty()) {
-            throw Error::usage(
-                {.field = "--cache", .problem = "is needed where there is no home folder"});
-        }
-        Store store(http_, model, fs::absolute(cache), repository_.commit, options_.patience,
-                    meter_);
-        if (choice.kind == hub::Kind::folder) fetch_folder(store, choice);
-        fetch_all(store, choice.files);
-        store.set_revision(options_.revision);
-        meter_.remove();
-        if (choice.kind == hub::Kind::folder) return store.snapshot().string();
-        return (store.snapshot() / choice.files.front()).string();
     }
 
     std::string summary() const {
-        if (meter_.fetched() == 0) return "everything was here";
+        if (meter_.fetched() == 0) {
+            return options_.verify ? "everything was here, undamaged" : "everything was here";
+        }
         const double seconds =
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
         const auto bytes = static_cast<double>(meter_.fetched());
@@ -231,6 +235,30 @@ class Pull {
     }
 
   private:
+    std::string fetch() {
+        if (http_.withholds_token()) {
+            meter_.remark(
+                fmt::format("{} is asked without encryption, and without the token", http_.hub()));
+        }
+        const hub::Reference& model = options_.model;
+        repository_ = open_repository(http_, model, options_.revision);
+        std::vector<std::string> paths;
+        for (const RemoteFile& file : repository_.files) paths.push_back(file.path);
+        hub::Choice choice = hub::choose(model, paths);
+        fs::path cache = options_.cache.empty() ? hub::cache_folder() : fs::path(options_.cache);
+        if (cache.empty()) {
+            throw Error::usage(
+                {.field = "--cache", .problem = "is needed where there is no home folder"});
+        }
+        Store store(http_, model, fs::absolute(cache), repository_.commit, options_.verify, meter_);
+        if (choice.kind == hub::Kind::folder) fetch_folder(store, choice);
+        fetch_all(store, choice.files);
+        store.set_revision(options_.revision);
+        meter_.remove();
+        if (choice.kind == hub::Kind::folder) return store.snapshot().string();
+        return (store.snapshot() / choice.files.front()).string();
+    }
+
     RemoteFile& file(const std::string& path) {
         const auto found = std::ranges::find_if(
             repository_.files, [&](const RemoteFile& one) { return one.path == path; });
@@ -249,8 +277,8 @@ class Pull {
         store.fetch(file("config.json"));
         require_known_family(options_.model, (store.snapshot() / "config.json").string());
         if (std::ranges::find(choice.files, "tokenizer.json") == choice.files.end()) {
-            cli::remark(options_.model.id() +
-                        " has no tokenizer.json: give commands one with --tokenizer");
+            meter_.remark(options_.model.id() +
+                          " has no tokenizer.json: give commands one with --tokenizer");
         }
         if (!choice.sharded) return;
         store.fetch(file(hub::kIndexName));
@@ -274,21 +302,30 @@ class Pull {
     }
 
     Options options_;
-    Http http_;
     Meter meter_;
+    Http http_;
     Repository repository_;
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-int pull(const std::vector<std::string>& words) {
-    Options options = read_options(words);
-    if (const std::string off = hub::variable("HF_HUB_OFFLINE");
-        off == "1" || off == "true" || off == "TRUE" || off == "yes" || off == "ON") {
-        throw Error::usage({.field = "HF_HUB_OFFLINE",
-                            .value = off,
+// As huggingface_hub reads them: the first that is set counts.
+void require_online() {
+    for (const char* name : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {
+        const std::string given = hub::variable(name);
+        if (given.empty()) continue;
+        std::string value = given;
+        for (char& c : value) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+        if (value != "1" && value != "ON" && value != "YES" && value != "TRUE") return;
+        throw Error::usage({.field = name,
+                            .value = given,
                             .problem = "says that nothing is downloaded",
                             .remedy = "unset it"});
     }
+}
+
+int pull(const std::vector<std::string>& words) {
+    Options options = read_options(words);
+    require_online();
     const bool quiet = options.quiet;
     // Found by its name: what lies where commands look, and is what they take first.
     const bool by_name = options.cache.empty() && options.revision == "main";
@@ -320,14 +357,12 @@ int program(const std::vector<std::string>& words) {
     } catch (const Error& error) {
         return fail(error.exit_code(), error.what());
     } catch (const TransportError& error) {
-        return fail(
-            1, fmt::format(
-                   "{}{}", error.what(),
-                   error.may_pass ? "; give the command again: it continues where it ended" : ""));
+        return fail(1, error.what());
     } catch (const cli::OutputClosed&) {
         return 0;
-    } catch (const cli::Interrupted&) {
-        cli::note("stopped; the same command continues where it ended");
+    } catch (const Stopped& stopped) {
+        cli::note(stopped.continues ? "stopped; the same command continues where it ended"
+                                    : "stopped");
         return cli::InterruptGuard::exit_code();
     } catch (const std::bad_alloc&) {
         return fail(3, "out of memory");

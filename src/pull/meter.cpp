@@ -12,7 +12,7 @@
 namespace mr::pull {
 namespace {
 
-constexpr std::chrono::seconds kWindow{5};
+constexpr std::chrono::seconds kWindow{5}, kPatience{2};
 
 // Both in the unit of the larger one: "1.20 of 4.98 GB".
 std::string part_of_bytes(std::uint64_t done, std::uint64_t total) {
@@ -24,20 +24,25 @@ std::string part_of_bytes(std::uint64_t done, std::uint64_t total) {
 
 }  // namespace
 
-Meter::Meter(std::uint64_t total, bool quiet)
-    : total_(total), enabled_(!quiet && cli::stderr_is_terminal()) {
-    marks_.emplace_back(Clock::now(), 0);
-}
+Meter::Meter(bool quiet) : enabled_(!quiet && cli::stderr_is_terminal()) {}
 
 void Meter::show(std::string_view name) { name_ = printable(name); }
 
 void Meter::add(std::uint64_t bytes) {
+    const auto now = Clock::now();
+    if (flowing_) {
+        flow_ += now - moved_;
+        flowed_ += bytes;
+    }
+    flowing_ = true;
+    moved_ = now;
     fetched_ += bytes;
     done_ += bytes;
     draw();
 }
 
 void Meter::found(std::uint64_t bytes) {
+    moved_ = Clock::now();
     done_ += bytes;
     draw();
 }
@@ -46,14 +51,13 @@ void Meter::drop(std::uint64_t bytes) { done_ -= std::min(done_, bytes); }
 
 double Meter::rate() const {
     const auto [time, bytes] = marks_.front();
-    const double seconds = std::chrono::duration<double>(Clock::now() - time).count();
-    return seconds > 0.2 ? static_cast<double>(fetched_ - bytes) / seconds : 0;
+    const double seconds = std::chrono::duration<double>(flow_ - time).count();
+    return seconds >= 1 ? static_cast<double>(flowed_ - bytes) / seconds : 0;
 }
 
 std::string Meter::line() const {
     const std::uint64_t done = std::min(done_, total_);
-    std::string text = fmt::format("{} ({}%)", part_of_bytes(done, total_),
-                                   total_ > 0 ? 100 * done / total_ : 100);
+    std::string text = fmt::format("{} ({}%)", part_of_bytes(done, total_), 100 * done / total_);
     if (const double speed = rate(); speed > 0) {
         text += fmt::format("  {}/s  {} left", observe::short_bytes(speed),
                             observe::long_seconds(static_cast<double>(total_ - done) / speed));
@@ -61,22 +65,38 @@ std::string Meter::line() const {
     return text;
 }
 
-void Meter::draw() {
+bool Meter::due() {
     const auto now = Clock::now();
-    if (now - last_ < std::chrono::milliseconds(100)) return;
+    if (!enabled_ || now - last_ < std::chrono::milliseconds(100)) return false;
     last_ = now;
-    marks_.emplace_back(now, fetched_);
-    while (marks_.size() > 2 && now - marks_[1].first > kWindow) marks_.pop_front();
-    if (!enabled_) return;
+    return true;
+}
+
+void Meter::draw() {
+    if (!due()) return;
+    marks_.emplace_back(flow_, flowed_);
+    while (marks_.size() > 2 && flow_ - marks_[1].first > kWindow) marks_.pop_front();
+    if (total_ == 0) return;
     const std::string numbers = line(), row = fmt::format("{}  {}", name_, numbers);
     const bool fits = text::columns_of(row) <= cli::columns_to_draw();
     cli::redraw(fits ? row : numbers);  // the numbers say more than the name
     drawn_ = true;
 }
 
+void Meter::idle(std::string_view what) {
+    if (Clock::now() - moved_ < kPatience || !due()) return;
+    cli::redraw(printable(what));
+    drawn_ = true;
+}
+
 void Meter::remove() {
     if (drawn_) cli::err("\r\033[K");
     drawn_ = false;
+}
+
+void Meter::remark(std::string_view line) {
+    remove();
+    cli::remark(line);
 }
 
 }  // namespace mr::pull

@@ -4,12 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <string_view>
-#include <thread>
 #include <utility>
 
-#include "cli/terminal.h"
 #include "core/error.h"
 #include "formats/json.h"
 #include "hub/cache.h"
@@ -63,31 +60,7 @@ RemoteFile read_file(formats::JsonValue entry) {
     return out;
 }
 
-// A request that is repeated while the hub is busy.
-Answer patient_get(Http& http, const std::string& url, const Patience& patience) {
-    for (int tries = 0;; ++tries) {
-        Answer answer = http.get(url);
-        if (!may_pass(answer) || tries >= patience.most) return answer;
-        wait_before_retry(patience, tries, static_cast<double>(answer.retry_after));
-    }
-}
-
 }  // namespace
-
-void wait_before_retry(const Patience& patience, int tries, double least) {
-    constexpr double kLongest = 60;
-    const double own = patience.first * static_cast<double>(1 << std::min(tries, 5));
-    const auto end = std::chrono::steady_clock::now() +
-                     std::chrono::duration<double>(std::min(kLongest, std::max(own, least)));
-    while (std::chrono::steady_clock::now() < end) {
-        if (cli::InterruptGuard::pending()) throw cli::Interrupted{};
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-}
-
-bool may_pass(const Answer& answer) {
-    return answer.status == 408 || answer.status == 429 || answer.status >= 500;
-}
 
 void refuse_answer(const Http& http, const hub::Reference& model, const std::string& what,
                    const Answer& answer) {
@@ -126,11 +99,10 @@ void refuse_answer(const Http& http, const hub::Reference& model, const std::str
     throw ContractError("refused above");
 }
 
-Repository open_repository(Http& http, const hub::Reference& model, const std::string& revision,
-                           const Patience& patience) {
+Repository open_repository(Http& http, const hub::Reference& model, const std::string& revision) {
     const std::string url = fmt::format("{}/api/models/{}/revision/{}?blobs=true", http.hub(),
                                         model.id(), Http::escaped(revision));
-    const Answer answer = patient_get(http, url, patience);
+    const Answer answer = http.get(url);
     if (answer.status != 200) refuse_answer(http, model, model.id(), answer);
     const auto document =
         formats::JsonDocument::parse(answer.body, url, {}, {.repeated_keys = true});

@@ -17,6 +17,7 @@ struct RemoteFile {
     std::string git;         // git's hash of a small file (SHA-1 of "blob SIZE\0" and the bytes)
     std::string etag;        // another name of this content, which is no hash; else empty
 
+    bool hashed() const { return !sha256.empty() || !git.empty(); }
     // Its name among the blobs of the cache.
     const std::string& blob() const { return !sha256.empty() ? sha256 : !git.empty() ? git : etag; }
 };
@@ -26,18 +27,8 @@ struct Repository {
     std::vector<RemoteFile> files;
 };
 
-// How requests that fail are repeated: after 1, 2, 4, ... seconds, `most` times in a row.
-struct Patience {
-    int most = 5;
-    double first = 1;  // seconds
-};
-
-// Waits before the next try; throws cli::Interrupted after Ctrl-C. `least`: the hub's own wish.
-void wait_before_retry(const Patience& patience, int tries, double least);
-
 // Throws Error (input) with what to do: no such model, gated, private, no such revision.
-Repository open_repository(Http& http, const hub::Reference& model, const std::string& revision,
-                           const Patience& patience);
+Repository open_repository(Http& http, const hub::Reference& model, const std::string& revision);
 
 // Asks for size and hash of a file of which the list has none. Throws Error (input) if the hub does
 // not know either.
@@ -50,8 +41,5 @@ std::string file_url(const Http& http, const hub::Reference& model, const std::s
 // For an answer that is neither 200 nor 206. `what`: the model, or a file of it.
 [[noreturn]] void refuse_answer(const Http& http, const hub::Reference& model,
                                 const std::string& what, const Answer& answer);
-
-// Whether the same request may succeed later: busy, or failed inside.
-bool may_pass(const Answer& answer);
 
 }  // namespace mr::pull

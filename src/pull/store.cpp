@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -50,9 +51,12 @@ int open_file(const fs::path& path, int flags) {
 // when a process dies.
 class BlobLock {
   public:
-    BlobLock(const fs::path& path, const std::string& name) : fd_(open_file(path, O_RDWR)) {
+    BlobLock(const fs::path& path, const std::string& name, Meter& meter)
+        : fd_(open_file(path, O_RDWR)) {
         if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
         if (errno == EWOULDBLOCK) {
+            waited_ = true;
+            meter.remove();
             cli::err(fmt::format("{} is being downloaded by another process: waiting for it\n",
                                  cli::one_line(name)));
         }
@@ -68,8 +72,12 @@ class BlobLock {
     BlobLock(const BlobLock&) = delete;
     BlobLock& operator=(const BlobLock&) = delete;
 
+    // Another process had it, and may have brought the file.
+    bool waited() const { return waited_; }
+
   private:
     int fd_;
+    bool waited_ = false;
 };
 
 bool is_there(const fs::path& path, std::int64_t size) {
@@ -78,14 +86,37 @@ bool is_there(const fs::path& path, std::int64_t size) {
            fs::file_size(path, code) == static_cast<std::uintmax_t>(size) && !code;
 }
 
+Digest new_digest(const RemoteFile& file) {
+    return file.sha256.empty() ? Digest::git_blob(static_cast<std::uint64_t>(file.size))
+                               : Digest::sha256();
+}
+
+// Adds all bytes that the file holds; returns how many.
+std::int64_t read_all(int fd, const fs::path& path, Digest& digest, Meter& meter) {
+    std::error_code code;
+    const auto size = std::max<std::uintmax_t>(1, fs::file_size(path, code));
+    std::vector<char> piece(std::size_t{1} << 20);
+    std::uint64_t done = 0;
+    while (true) {
+        if (cli::InterruptGuard::pending()) throw cli::Interrupted{};
+        const ssize_t n = ::read(fd, piece.data(), piece.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) refuse_write(path, "read", errno);
+        if (n == 0) return static_cast<std::int64_t>(done);
+        digest.add({piece.data(), static_cast<std::size_t>(n)});
+        done += static_cast<std::uint64_t>(n);
+        meter.idle(fmt::format("checking what is here {}%", 100 * done / size));
+    }
+}
+
 }  // namespace
 
 // The part of a file that has come so far, and the hash of it.
 struct Store::Partial {
-    Partial(fs::path at, const RemoteFile& of)
-        : path(std::move(at)), file(of), fd(open_file(path, O_RDWR)), digest(new_digest()) {
+    Partial(fs::path at, const RemoteFile& of, Meter& meter)
+        : path(std::move(at)), file(of), fd(open_file(path, O_RDWR)), digest(new_digest(of)) {
         try {
-            read();
+            size = read_all(fd, path, digest, meter);  // what another process left
         } catch (...) {
             ::close(fd);
             throw;
@@ -110,11 +141,10 @@ struct Store::Partial {
             refuse_write(path, "written", errno);
         }
         size = 0;
-        digest = new_digest();
+        digest = new_digest(file);
         etag.clear();
     }
-    bool hashed() const { return !file.sha256.empty() || !file.git.empty(); }
-    bool right() const { return !hashed() || digest.hex() == file.blob(); }
+    bool right() const { return !file.hashed() || digest.hex() == file.blob(); }
 
     fs::path path;
     const RemoteFile& file;
@@ -122,35 +152,16 @@ struct Store::Partial {
     Digest digest;
     std::int64_t size = 0;
     std::string etag;  // of the host that sent these bytes to this process; else empty
-
-  private:
-    Digest new_digest() const {
-        return file.sha256.empty() ? Digest::git_blob(static_cast<std::uint64_t>(file.size))
-                                   : Digest::sha256();
-    }
-    // What another process left.
-    void read() {
-        std::vector<char> piece(std::size_t{1} << 20);
-        while (true) {
-            if (cli::InterruptGuard::pending()) throw cli::Interrupted{};
-            const ssize_t n = ::read(fd, piece.data(), piece.size());
-            if (n < 0 && errno == EINTR) continue;
-            if (n < 0) refuse_write(path, "read", errno);
-            if (n == 0) return;
-            digest.add({piece.data(), static_cast<std::size_t>(n)});
-            size += n;
-        }
-    }
 };
 
-Store::Store(Http& http, hub::Reference model, fs::path cache, std::string commit,
-             Patience patience, Meter& meter)
+Store::Store(Http& http, hub::Reference model, fs::path cache, std::string commit, bool verify,
+             Meter& meter)
     : http_(http),
       model_(std::move(model)),
       cache_(std::move(cache)),
       repository_(cache_ / hub::folder_name(model_)),
       commit_(std::move(commit)),
-      patience_(patience),
+      verify_(verify),
       meter_(meter) {
     for (const fs::path& folder : {repository_ / "blobs", repository_ / "refs", snapshot(),
                                    cache_ / ".locks" / hub::folder_name(model_)}) {
@@ -164,9 +175,15 @@ fs::path Store::partial(const RemoteFile& file) const {
     return repository_ / "blobs" / (file.blob() + ".incomplete");
 }
 
-bool Store::complete(const RemoteFile& file) const { return is_there(blob(file), file.size); }
+bool Store::complete(const RemoteFile& file) {
+    if (!is_there(blob(file), file.size)) return false;
+    if (!verify_) return true;
+    const auto [at, first] = verified_.try_emplace(file.blob(), false);
+    if (first) at->second = file.hashed() && Partial(blob(file), file, meter_).right();
+    return at->second;
+}
 
-std::uint64_t Store::missing(const RemoteFile& file) const {
+std::uint64_t Store::missing(const RemoteFile& file) {
     if (complete(file)) return 0;
     std::error_code code;
     const auto have = fs::file_size(partial(file), code);
@@ -179,15 +196,21 @@ void Store::fetch(const RemoteFile& file) {
     if (!complete(file)) {
         const fs::path lock =
             cache_ / ".locks" / hub::folder_name(model_) / (file.blob() + ".lock");
-        const BlobLock locked(lock, file.path);
-        if (!complete(file)) {  // another process may have brought it
-            Partial to(partial(file), file);
+        const BlobLock locked(lock, file.path, meter_);
+        if (locked.waited()) verified_.erase(file.blob());
+        if (!complete(file)) {
+            if (is_there(blob(file), file.size)) {
+                meter_.remark(fmt::format("{} {}: it is downloaded again", cli::one_line(file.path),
+                                          file.hashed() ? "is damaged" : "cannot be checked"));
+            }
+            Partial to(partial(file), file, meter_);
             download(file, to);
             if (::fsync(to.fd) != 0) refuse_write(to.path, "synced", errno);
             std::error_code code;
             fs::rename(to.path, blob(file), code);
             if (code) refuse_write(blob(file), "renamed into place", code.value());
             sync_path((repository_ / "blobs").string());
+            verified_[file.blob()] = true;
         } else {
             meter_.found(static_cast<std::uint64_t>(file.size));
         }
@@ -199,7 +222,7 @@ void Store::fetch(const RemoteFile& file) {
 
 void Store::download(const RemoteFile& file, Partial& to) {
     // Without a hash, nothing says whether the beginning belongs to the same content.
-    if (to.size > file.size || !to.hashed()) to.clear();
+    if (to.size > file.size || !file.hashed()) to.clear();
     bool continued = to.size > 0;
     meter_.found(static_cast<std::uint64_t>(to.size));
     for (int tries = 0;;) {
@@ -222,11 +245,10 @@ void Store::download(const RemoteFile& file, Partial& to) {
             }
             continued = false;  // the beginning was of something else: once more, from the start
         } catch (const TransportError& error) {
-            // A first connection that fails will fail again. A cut, or a busy hub, will pass.
+            // A first connection that fails will fail again. A cut will pass.
             const bool came = to.size > before || meter_.fetched() > 0;
             if (to.size > before) tries = 0;
-            if (!error.may_pass || !came || tries >= patience_.most) throw;
-            wait_before_retry(patience_, tries++, 0);
+            if (!error.may_pass || !came || !http_.wait(tries++, 0, error.what())) throw;
         }
     }
 }
@@ -238,6 +260,7 @@ void Store::request(const RemoteFile& file, Partial& to) {
         headers.push_back(fmt::format("Range: bytes={}-", from));
         if (!to.etag.empty()) headers.push_back("If-Range: " + to.etag);
     }
+    meter_.pause();
     const Answer answer = http_.get(
         file_url(http_, model_, commit_, file.path), headers,
         [&, first = true](const Answer& head, std::string_view bytes) mutable {
@@ -271,10 +294,7 @@ void Store::request(const RemoteFile& file, Partial& to) {
     }
     // A host that has the bytes answers so once the hub's permission has run out: ask again.
     const bool ran_out = answer.status == 403 && !answer.url.starts_with(http_.hub() + "/");
-    if (may_pass(answer) || ran_out) {
-        if (meter_.fetched() == 0 && to.size == 0) {
-            refuse_answer(http_, model_, model_.id() + ": " + file.path, answer);
-        }
+    if (ran_out) {
         throw TransportError(fmt::format("{}: the hub answers {}", file.path, answer.status), true);
     }
     if (answer.status != 200 && answer.status != 206) {

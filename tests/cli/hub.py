@@ -47,6 +47,7 @@ class Repository:
         self.large = {path for path in self.files if path.endswith(tuple(large))}
         self.gated = self.private = False
         self.silent = False  # the list has neither sizes nor hashes
+        self.etag = git_hash  # of small files
 
     def entry(self, path):
         if self.silent:
@@ -71,7 +72,9 @@ class Hub:
         self.repositories, self.requests, self.connects = {}, [], []
         self.cut = []        # bytes after which the next answers of the large files' host end
         self.damage = 0      # so many answers have one byte changed
-        self.busy = 0        # so many answers are 503
+        self.busy = 0        # so many answers are busy_status, to requests with busy_part in their path
+        self.busy_part, self.busy_status, self.retry_after = "", 503, None
+        self.slow = 0.0      # seconds before each answer of the hub
         self.pause = 0.0     # seconds after each 64 KB
         self.sent = 0        # bytes of large files
         self.ca, certificate = make_authority(folder)
@@ -138,9 +141,11 @@ class Hub:
             request.wfile.write(body)
 
     def answer_hub(self, request):
-        if self.busy > 0:
+        time.sleep(self.slow)
+        if self.busy > 0 and self.busy_part in request.path:
             self.busy -= 1
-            return self.reply(request, 503)
+            wish = {} if self.retry_after is None else {"Retry_After": str(self.retry_after)}
+            return self.reply(request, self.busy_status, **wish)
         path = urllib.parse.unquote(request.path.split("?")[0])
         found = re.fullmatch(r"(?:/api/models)?/([^/]+/[^/]+)/(revision|resolve)/([^/]+)/?(.*)", path)
         repository = self.repositories.get(found[1]) if found else None
@@ -163,7 +168,7 @@ class Hub:
         if data is None:
             return self.reply(request, 404, X_Error_Code="EntryNotFound")
         if found[4] not in repository.large:
-            return self.reply(request, 200, data, ETag=f'"{git_hash(data)}"')
+            return self.reply(request, 200, data, ETag=f'"{repository.etag(data)}"')
         name = hashlib.sha256(data).hexdigest()
         return self.reply(request, 302, Location=f"{self.large_url}/{name}?signature=1",
                           X_Linked_Etag=f'"{name}"', X_Linked_Size=str(len(data)),

@@ -2,15 +2,18 @@
 import hashlib
 import os
 import pathlib
+import pty
 import re
 import resource
 import shutil
 import signal
 import subprocess
+import time
 import unittest
 
 import driver
 import hub
+from screen import Screen
 
 PULL = pathlib.Path(driver.BIN).parent / "millrace-pull"
 STORY = driver.SOURCE / "models" / "storyteller.gguf"
@@ -25,8 +28,8 @@ class HubTest(driver.CliTest):
         self.cache = self.home / ".cache" / "huggingface" / "hub"
         # Nothing of whoever runs the tests: no tokens, caches or proxies.
         for name in list(os.environ):
-            if re.fullmatch(r"(?i)(HF_|HUGGING|LLAMA_|XDG_CACHE|MILLRACE_MODEL|.*_proxy$|SSL_CERT|CURL_CA|"
-                            r"REQUESTS_CA).*", name):
+            if re.fullmatch(r"(?i)(HF_|HUGGING|TRANSFORMERS_|LLAMA_|XDG_CACHE|MILLRACE_MODEL|.*_proxy$|"
+                            r"SSL_CERT|CURL_CA|REQUESTS_CA).*", name):
                 old = os.environ.pop(name)
                 self.addCleanup(os.environ.__setitem__, name, old)
         self.env = {"HOME": str(self.home)}
@@ -159,6 +162,27 @@ class Pull(HubTest):
         self.addCleanup(process.kill)
         return process
 
+    def on_terminal(self, name="me/Tales-GGUF:Q8_0", *options, until=None):
+        """What it writes to a terminal. `until`: Ctrl-C once this was seen."""
+        ours, theirs = pty.openpty()
+        with open(ours, "rb", buffering=0) as terminal:
+            process = subprocess.Popen([driver.BIN, "pull", name, *map(str, options)], stdout=subprocess.DEVNULL,
+                                       stderr=theirs, env={**os.environ, **self.env, "TERM": "xterm"})
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            os.close(theirs)
+            seen = ""
+            while True:
+                try:
+                    seen += terminal.read(1 << 16).decode()
+                except OSError:  # it has ended
+                    break
+                if until and re.search(until, seen):
+                    process.send_signal(signal.SIGINT)
+                    until = None
+        self.assertIn(process.wait(), (0, 130), seen)
+        return seen
+
     def partial(self):
         at = self.blob.with_name(self.blob.name + ".incomplete")
         return at.stat().st_size if at.exists() else 0
@@ -271,6 +295,104 @@ class Pull(HubTest):
         self.hub.busy = 100
         self.refused("the hub answers 503", options=("--retries", 1))
 
+    def test_a_hub_that_is_busy_at_a_file(self):
+        self.hub.busy_part, self.hub.busy_status = "resolve", 429
+        self.hub.busy = 2
+        self.refused("too many requests", "try again later", options=("--retries", 1))
+        self.hub.busy, self.hub.retry_after = 1, 1
+        begin = time.monotonic()
+        self.pull()
+        self.assertGreaterEqual(time.monotonic() - begin, 1)
+        # Where size and hash have to be asked for, too.
+        self.hub.repositories["me/silent"] = hub.Repository({"a-Q8_0.gguf": b"1"})
+        self.hub.repositories["me/silent"].silent = True
+        self.hub.busy, self.hub.retry_after = 1, None
+        self.pull("me/silent")
+
+    def test_a_terminal_shows_what_it_waits_for(self):
+        at = re.escape(self.hub.url.split("//")[1])
+        self.hub.busy, self.hub.retry_after = 1, 3
+        self.assertRegex(self.on_terminal(), "\r\x1b\\[Kwaiting 1 s: the hub is busy")
+        shutil.rmtree(self.cache)
+        self.hub.cut = [1 << 20]
+        self.assertRegex(self.on_terminal("me/Tales-GGUF:Q8_0", "--retry-wait", 3), "Kwaiting 1 s: .+ [0-9]+ bytes")
+        self.hub.busy = 1
+        self.assertEqual(self.ok("pull", "me/Tales-GGUF", env=self.env).err, "")  # a pipe
+        self.hub.slow = 4
+        self.assertRegex(self.on_terminal(), f"Kasking {at}")
+        self.hub.slow = 0
+        self.blob.unlink()
+        with open(self.blob.with_name(self.blob.name + ".incomplete"), "wb") as file:
+            file.truncate(1 << 36)  # no blocks on the disk, and a minute to hash
+        checking = "Kchecking what is here [0-9]+%"
+        self.assertRegex(self.on_terminal(until=checking), f"(?s){checking}.*\r\x1b\\[K.*stopped")
+
+    def test_a_terminal_shows_numbers(self):
+        self.hub.slow, self.hub.pause = 1.5, 0.02
+        drawn = re.findall("\x1b\\[K([^\r\x1b]+)", self.on_terminal())
+        numbers = [line for line in drawn if " of 7" in line]
+        # Nothing is known of the rate at first; the wait for the hub is no part of it.
+        self.assertNotIn("left", "".join(numbers[:3]))
+        self.assertRegex(numbers[-1], "MB/s +[0-9]+ s left")
+        self.hub.slow = self.hub.pause = 0
+        # A message has a row of its own, and there are no numbers before there is a sum.
+        files = hub.folder_files(driver.REFERENCE / "llama2", ("config.json", "model.safetensors"))
+        self.hub.repositories["me/bare"] = hub.Repository(files)
+        seen = self.on_terminal("me/bare")
+        self.assertNotIn("of 0.0 kB", seen)
+        self.assertIn("me/bare has no tokenizer.json", Screen(120).feed(seen).text().split("\n")[0])
+        self.assertTrue(Screen(120).feed(seen).text().startswith("note: "), seen)
+
+    def test_a_damaged_file_is_repaired(self):
+        path = pathlib.Path(self.pull())
+        wrong = bytearray(self.weights)
+        wrong[28] ^= 1  # the length of a name
+        self.blob.write_bytes(wrong)
+        self.fails(1, "run", "me/Tales-GGUF", *RUN, env=self.env, says="download it again (millrace pull --verify)")
+        self.hub.requests.clear()
+        self.pull()  # a name and a size: it does not look further
+        self.assertEqual(self.blob.read_bytes(), wrong)
+        result = self.ok("pull", "me/Tales-GGUF:Q8_0", "--verify", env=self.env)
+        self.assertEqual(result.err, "note: tales-Q8_0.gguf is damaged: it is downloaded again\n")
+        self.assertEqual(path.read_bytes(), self.weights)
+        self.assertEqual(self.partial(), 0)
+        self.assertEqual(self.ok("pull", "me/Tales-GGUF:Q8_0", "--verify", env=self.env).err, "")
+        self.assertEqual(len(self.hub.asked("large")), 1)
+        # Small files; and one of which the hub names no hash.
+        files = hub.folder_files(driver.REFERENCE / "llama2", FOLDER)
+        self.hub.repositories["me/whole"] = hub.Repository(files)
+        path = pathlib.Path(self.pull("me/whole"))
+        (path / "tokenizer.json").resolve().write_bytes(b"?" * len(files["tokenizer.json"]))
+        self.pull("me/whole", "--verify")
+        self.assertEqual({one.name: one.read_bytes() for one in path.iterdir()}, files)
+        unnamed = hub.Repository({"a.txt": b"right"})
+        unnamed.silent, unnamed.etag = True, lambda data: "v1"
+        self.hub.repositories["me/unnamed"] = unnamed
+        path = pathlib.Path(self.pull("me/unnamed:a.txt"))
+        path.resolve().write_bytes(b"wrong")
+        self.assertIn("cannot be checked", self.ok("pull", "me/unnamed:a.txt", "--verify", env=self.env).err)
+        self.assertEqual(path.read_bytes(), b"right")
+
+    def test_addresses(self):
+        page = f"{self.hub.url}/me/Tales-GGUF"
+        for address in (f"{page}/blob/main/tales-Q8_0.gguf", f"{page}:Q8_0", "https://hf.co/me/Tales-GGUF:Q8_0",
+                        f"{page}/resolve/{'a' * 40}/tales-Q8_0.gguf?download=true"):
+            self.assertEqual(pathlib.Path(self.pull(address)).name, "tales-Q8_0.gguf", address)
+        self.pull("https://huggingface.co/me/Tales-GGUF/tree/main")
+        self.refused("no such revision", name=f"{page}/tree/v9")
+        self.pull(f"{page}/tree/v9", "--revision", "main")
+        self.fails(1, "run", "hf.co/me/none/blob/main/a.gguf", env=self.env,
+                   says="'millrace pull me/none:a.gguf' downloads")
+        self.refused("is not OWNER/NAME", "--hub https://HOST", name="https://example.org/me/Tales-GGUF", code=2)
+
+    def test_what_did_not_begin_does_not_continue(self):
+        result = self.refused("localhost:1: ", options=("--hub", "https://localhost:1"))
+        self.assertNotIn("give the command again", result.err)
+        self.hub.slow = driver.HANG
+        seen = self.on_terminal(until="Kasking")
+        self.assertIn("stopped", seen)
+        self.assertNotIn("continues", seen)
+
     def test_two_at_once(self):
         self.hub.pause = 0.01
         both = [self.start(), self.start()]
@@ -297,10 +419,14 @@ class Pull(HubTest):
         self.refused("no file of this name or type", "tales-Q8_0", name="me/Tales-GGUF:Q5_0")
         repositories["me/text"] = hub.Repository({"README.md": b""})
         self.refused("no model that Millrace can read", name="me/text")
-        for name in ("tales", "me/../x", "me/x:../y", "https://localhost/me/x"):
+        for name in ("tales", "me/../x", "me/x:../y"):
             self.refused("is not OWNER/NAME", name=name, code=2)
         self.refused("--hub", options=("--hub", "ftp://localhost"), code=2)
-        self.refused("HF_HUB_OFFLINE", env={"HF_HUB_OFFLINE": "1"}, code=2)
+        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+            for value in ("1", "true", "True", "Yes", "on"):
+                self.refused(f"{name} = {value}", env={name: value}, code=2)
+        self.ok("pull", "me/Tales-GGUF:Q8_0", env={**self.env, "HF_TOKEN": "right", "HF_HUB_OFFLINE": "0",
+                                                  "TRANSFORMERS_OFFLINE": "1"})
 
     def test_an_architecture_is_refused_before_its_weights_come(self):
         files = {"config.json": b'{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}',
@@ -316,6 +442,12 @@ class Pull(HubTest):
         self.refused("missing.pem", options=("--ca", self.folder / "missing.pem"))
         for name in ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"):
             self.ok("pull", "me/Tales-GGUF:Q8_0", env={**self.env, **nobody, name: str(self.hub.ca)})
+        folder = self.folder / "authorities"
+        folder.mkdir()
+        named = subprocess.run(["openssl", "x509", "-in", self.hub.ca, "-noout", "-subject_hash"], check=True,
+                               stdout=subprocess.PIPE, text=True).stdout.strip()
+        shutil.copy(self.hub.ca, folder / f"{named}.0")
+        self.ok("pull", "me/Tales-GGUF:Q8_0", env={**self.env, **nobody, "REQUESTS_CA_BUNDLE": str(folder)})
         self.refused("is not trusted", options=("--hub", self.hub.misnamed_url))
 
     def test_a_token_stays_with_the_hub(self):

@@ -58,6 +58,32 @@ TEST(HubReference, IsOwnerAndName) {
     }
 }
 
+TEST(HubAddress, NamesModelRevisionAndFile) {
+    const auto read = [](const std::string& text, const std::string& hub = "") {
+        const auto found = read_address(text, hub);
+        return found ? found->model.text() + "@" + found->revision : "none";
+    };
+    const std::string page = "https://huggingface.co/Qwen/Qwen3-0.6B";
+    for (const std::string& text :
+         {page, page + "/", page + "?a=b/c", page + "#x/y", page + "/discussions/1",
+          "http://www." + page.substr(8), std::string("hf.co/Qwen/Qwen3-0.6B")}) {
+        EXPECT_EQ(read(text), "Qwen/Qwen3-0.6B@") << text;
+    }
+    EXPECT_EQ(read("hf.co/a/b:Q8_0"), "a/b:Q8_0@");
+    EXPECT_EQ(read(page + "/tree/main"), "Qwen/Qwen3-0.6B@main");
+    EXPECT_EQ(read(page + "/tree/v1/sub"), "Qwen/Qwen3-0.6B@v1");
+    EXPECT_EQ(read(page + "/blob/main/x/y.gguf"), "Qwen/Qwen3-0.6B:x/y.gguf@main");
+    EXPECT_EQ(read(page + "/resolve/v1/y.gguf?download=true"), "Qwen/Qwen3-0.6B:y.gguf@v1");
+    EXPECT_EQ(read("https://h:1/p/a/b", "https://h:1/p/"), "a/b@");
+    for (const std::string& text :
+         {page + "/blob/main/../y", std::string("https://huggingface.co/Qwen"),
+          std::string("https://huggingface.co//b"), std::string("https://example.org/a/b"),
+          std::string("huggingface.co.example.org/a/b"), std::string("a/b"), std::string()}) {
+        EXPECT_EQ(read(text), "none") << text;
+    }
+    EXPECT_EQ(read("https://h:10/a/b", "https://h:1"), "none");
+}
+
 TEST(HubPath, StaysBelowItsFolder) {
     for (const char* path : {"a", "a/b.gguf", "a b/c", "\xc3\xa4"}) EXPECT_TRUE(is_safe_path(path));
     for (const char* path : {"", "/", "/a", "a/", "a//b", "..", "../a", "a/../b", ".git/config",
@@ -90,6 +116,15 @@ TEST(HubChoice, TakesTheTypeThatIsNamed) {
                   std::string::npos)
             << what;
     }
+}
+
+TEST(HubChoice, KnowsBothNamesOfAType) {
+    const Names files = {"m-fp16.gguf", "m-F32.gguf", "m-BF16.gguf"};
+    for (const char* what : {"F16", "f16", "FP16"}) {
+        EXPECT_EQ(choose(reference(std::string("a/b:") + what), files).files, Names{"m-fp16.gguf"});
+    }
+    EXPECT_EQ(choose(reference("a/b:FP32"), files).files, Names{"m-F32.gguf"});
+    EXPECT_EQ(choose(reference("a/b"), {"m-fp16.gguf", "m-F32.gguf"}).files, Names{"m-fp16.gguf"});
 }
 
 TEST(HubChoice, TakesTheUsualTypeIfNoneIsNamed) {
