@@ -112,7 +112,7 @@ int profile(const Command& command, ProfileOptions options) {
                      {"evicted", made.evicted},
                      {"seed", options.generate.sampling.seed},
                      {"threads", engine.options().threads}};
-        json.update(observe::report_json(run.report));
+        json.update(observe::report_json(run.report, observe::place_of(engine.options().cuda)));
         for (const observe::Roofline& phase : run.phases) {
             json["roofline"][phase.phase] = observe::roofline_json(phase);
         }

@@ -256,7 +256,7 @@ void Run::print_json(const decode::Generated& made) {
         json["logprobs"] = logprobs_json(made, engine_->model().tokenizer.get());
     }
     if (options_.count == 1) {
-        json.update(observe::report_json(report));
+        json.update(observe::report_json(report, observe::place_of(engine_->options().cuda)));
         json["ledger"] = {{"load", observe::ledger_json(loaded_.ledger)},
                           {"prefill", observe::ledger_json(report.prefill)},
                           {"decode", observe::ledger_json(report.decode)}};
@@ -294,6 +294,7 @@ void Run::measure_ceilings(observe::RunReport& report) {
         if (!fits && report.bytes_per_second() > ceilings_.read) measure();
     }
     report.read_bandwidth = ceilings_.read;
+    report.stated = ceilings_stated_;
 }
 
 std::vector<observe::Roofline> Run::rooflines() const {

@@ -33,15 +33,23 @@ bool fits(const RunReport& report, const RunPlace& place) {
     return report.bytes_per_token() < as_double(place.cache_bytes);
 }
 
+bool disturbed(const RunReport& report, const RunPlace& place) {
+    return !report.stated && report.fraction_of_bandwidth() > 1 && !fits(report, place);
+}
+
 std::string summary_line(const RunReport& report, const RunPlace& place) {
     std::string line;
     if (report.decode_steps > 0) {
         line = fmt::format("{} tok/s, {} GB/s", figure(report.tokens_per_second()),
                            figure(report.bytes_per_second() / 1e9));
-        if (report.fraction_of_bandwidth() > 1 && !fits(report, place)) {
+        if (disturbed(report, place)) {
             line += fmt::format(
                 ", more than the {} GB/s {} read when that was measured: other work disturbed it",
                 figure(report.read_bandwidth / 1e9), place.reader);
+        } else if (report.stated) {
+            line += fmt::format(", {:.0f}% of the {} GB/s that {} is said to read",
+                                100 * report.fraction_of_bandwidth(),
+                                figure(report.read_bandwidth / 1e9), place.reader);
         } else if (report.read_bandwidth > 0) {
             line += fmt::format(", {:.0f}% of the {} GB/s {} reads",
                                 100 * report.fraction_of_bandwidth(),
@@ -95,7 +103,7 @@ nlohmann::ordered_json decoded_json(std::int64_t tokens,
             {"tokens_per_pass", ratio(static_cast<double>(tokens), static_cast<double>(*passes))}};
 }
 
-nlohmann::ordered_json report_json(const RunReport& report) {
+nlohmann::ordered_json report_json(const RunReport& report, const RunPlace& place) {
     nlohmann::ordered_json json = {{"load_s", report.load_seconds},
                                    {"prompt_tokens", report.prompt_tokens},
                                    {"prefill_tokens", report.prefill_tokens},
@@ -110,7 +118,9 @@ nlohmann::ordered_json report_json(const RunReport& report) {
                  {"bytes_per_token", report.bytes_per_token()}});
     if (report.read_bandwidth > 0) {
         json["read_bandwidth_gb_s"] = report.read_bandwidth / 1e9;
-        json["percent_of_bandwidth"] = 100 * report.fraction_of_bandwidth();
+        if (!disturbed(report, place)) {
+            json["percent_of_bandwidth"] = 100 * report.fraction_of_bandwidth();
+        }
     }
     return json;
 }

@@ -27,6 +27,7 @@ struct RunReport {
     double decode_seconds = 0;
     Ledger decode;
     double read_bandwidth = 0;  // bytes per second, measured; 0: not measured
+    bool stated = false;        // ... or stated by the user
 
     double prefill_tokens_per_second() const;
     double tokens_per_second() const;
@@ -42,6 +43,9 @@ struct RunPlace {
     std::uint64_t cache_bytes = 0;
 };
 
+// Whether the run read faster than the memory was measured: other work disturbed that measurement.
+bool disturbed(const RunReport& report, const RunPlace& place);
+
 // Whether the cache holds what a token reads, so that the memory's rate is no limit.
 bool fits(const RunReport& report, const RunPlace& place);
 
@@ -55,10 +59,11 @@ std::string op_table(const Ledger& ledger);
 
 // {"load_s", "prompt_tokens", "prefill_tokens", "prefill_s", "prefill_tok_s", "decode_steps",
 //  "decode_s", "tok_s", "gb_s", "read_bandwidth_gb_s", "percent_of_bandwidth", "bytes_per_token"},
-// the bandwidth and the per cent of it null if it was not measured; of a model that fills in tokens
+// the bandwidth and the per cent of it null if it was not measured, the per cent also if other work
+// disturbed that; of a model that fills in tokens
 // "decode_tokens", "passes", "tokens_per_pass" instead of "decode_steps".
 nlohmann::ordered_json decoded_json(std::int64_t tokens, const std::optional<std::int64_t>& passes);
-nlohmann::ordered_json report_json(const RunReport& report);
+nlohmann::ordered_json report_json(const RunReport& report, const RunPlace& place = {});
 // {"linear": {"calls", "seconds", "bytes_read", "bytes_written", "flops"}, ...,
 //  "host_to_device_bytes", "device_to_host_bytes"}
 nlohmann::ordered_json ledger_json(const Ledger& ledger);

@@ -73,6 +73,17 @@ TEST(RunReport, SaysThatTheMeasurementWasDisturbed) {
     // From the cache it may well be faster than the memory.
     const std::string cached = summary_line(report, {.cache_bytes = 3'000'000});
     EXPECT_NE(cached.find("118% of the 0.02 GB/s"), std::string::npos) << cached;
+    // A per cent of a wrong measurement is no figure for a program either.
+    EXPECT_TRUE(report_json(report).at("percent_of_bandwidth").is_null());
+    EXPECT_DOUBLE_EQ(report_json(report).at("read_bandwidth_gb_s"), 0.017);
+    EXPECT_GT(report_json(report, {.cache_bytes = 3'000'000}).at("percent_of_bandwidth"), 117);
+    // A rate that the user states was not measured.
+    report.stated = true;
+    EXPECT_NE(summary_line(report).find("118% of the 0.02 GB/s that this machine is said to read"),
+              std::string::npos)
+        << summary_line(report);
+    EXPECT_GT(report_json(report).at("percent_of_bandwidth"), 117);
+    report.stated = false;
     report.read_bandwidth = 20e6;  // exactly
     EXPECT_NE(summary_line(report).find("100% of"), std::string::npos) << summary_line(report);
 }

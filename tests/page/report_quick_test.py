@@ -109,16 +109,16 @@ class Roofline(unittest.TestCase):
 
     def test_labels_keep_off_the_roofs_and_each_other(self):
         draw = random.Random(5)
-        for width in (364, 760, 1168):
-            for _ in range(6):
+        for width in (330, 352, 390, 760, 1168):
+            for _ in range(20):
                 # Dots that lie close together, as those of a real pass do, near the roof.
                 at = draw.uniform(0.3, 30)
                 stages = [self.stage(name, 17 * x * draw.uniform(0.3, 1.2), x, draw.random() < 0.7)
                           for name in ("qkv", "attention", "out", "up", "down", "head", "norm")
                           for x in [at * draw.uniform(0.8, 1.3)]]
-                svg = self.figure(self.roofline(*stages, read_gb_s=17,
-                                                f32_gflop_s=draw.uniform(100, 900),
-                                                int8_gflop_s=1300), width)
+                rates = dict(read_gb_s=draw.uniform(5, 60), f32_gflop_s=draw.uniform(50, 900),
+                             int8_gflop_s=draw.uniform(100, 2000))
+                svg = self.figure(self.roofline(*stages, **rates), width)
                 [(wide, high)] = re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)
                 self.assertEqual(int(wide), width)
                 boxes = self.boxes(svg)

@@ -41,7 +41,8 @@ function roofLines(read, roofs, x, y) {
     const name = `${roof.name}: ${rateText(roof.rate)}`;
     const ends = [x.to - 4, (begin + x.to + textWidth(name)) / 2, begin + 12 + textWidth(name)];
     made.push({ x1: begin, y1: at, x2: x.to, y2: at, name,
-      places: [...ends.map(end => [end, at - 7, 'end']), ...ends.map(end => [end, at + 16, 'end'])] });
+      // Where the line is shorter than the name, the memory roof may cross both rows beside it.
+      places: [-7, 16, 30, 44, 58, 72].flatMap(far => ends.map(end => [end, at + far, 'end'])) });
   }
   return made;
 }
