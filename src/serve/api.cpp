@@ -208,7 +208,7 @@ void Api::run(const Route& route, const ExchangePtr& exchange) {
             body->document =
                 formats::JsonDocument::parse(exchange->request().body, "", "", kLimits);
         } catch (const Error& error) {
-            throw Failure::bad("", fmt::format("the body of the request {}", error.what()),
+            throw Failure::bad("", fmt::format("the body of the request: {}", error.what()),
                                "invalid_json");
         }
         body->fields = Fields(body->document.root(), route.fields);

@@ -21,7 +21,7 @@ CompileQueue::~CompileQueue() {
 void CompileQueue::put(const std::string& client, Job job) {
     const std::lock_guard lock(mutex_);
     const bool room = jobs_.empty() || bytes_ + job.bytes <= kMostBytes;
-    if (jobs_.size() >= kMost || !room) {
+    if (jobs_.size() >= kMost || jobs_.of(client) >= kMostOfClient || !room) {
         Failure full = Failure::of(503, "server_error",
                                    "too many requests wait for their schemas; try again later",
                                    "schemas_full");

@@ -16,7 +16,8 @@ namespace mr::serve {
 
 class CompileQueue {
   public:
-    static constexpr std::size_t kMost = 64;  // requests that wait
+    static constexpr std::size_t kMost = 64;          // requests that wait
+    static constexpr std::size_t kMostOfClient = 48;  // of one client: the others find room
     // Of memory that they hold. One may take more, where no other waits.
     static constexpr std::size_t kMostBytes = std::size_t{64} << 20;
 

@@ -54,9 +54,9 @@ TEST(CompileQueue, ClientsTakeTurnsAndThereIsABound) {
     queue.put("a", {left, 1, [&] { order += "gone"; }});
     queue.put("b", job("4"));
     EXPECT_EQ(queue.waiting(), 5U);
-    const auto refused = [&](std::size_t bytes) {
+    const auto refused = [&](std::size_t bytes, const char* client = "c") {
         try {
-            queue.put("c", {wire, bytes, [] {}});
+            queue.put(client, {wire, bytes, [] {}});
         } catch (const Failure& failure) {
             EXPECT_EQ(failure.code, "schemas_full");
             EXPECT_GT(failure.retry_after_ms, 0);
@@ -65,8 +65,10 @@ TEST(CompileQueue, ClientsTakeTurnsAndThereIsABound) {
         return 0;
     };
     EXPECT_EQ(refused(CompileQueue::kMostBytes), 503);
-    while (queue.waiting() + 1 < CompileQueue::kMost) queue.put("d", job(""));
-    queue.put("d", {wire, 1, [&] { all.set_value(order); }});
+    for (std::size_t i = 0; i < CompileQueue::kMostOfClient; ++i) queue.put("d", job(""));
+    EXPECT_EQ(refused(1, "d"), 503);  // it leaves room for the others
+    while (queue.waiting() + 1 < CompileQueue::kMost) queue.put("e", job(""));
+    queue.put("e", {wire, 1, [&] { all.set_value(order); }});
     EXPECT_EQ(refused(1), 503);
     go_on.set_value();
     EXPECT_EQ(all.get_future().get(), "1423");

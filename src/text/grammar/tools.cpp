@@ -123,8 +123,10 @@ void refuse_like_calls(const TextFormat& format, std::span<const Tool> tools,
                     fmt::format("a text in this format can begin as {} does, and 'tools' leave the "
                                 "model the choice",
                                 what),
-                    "name another property first, set additionalProperties to false, or set "
-                    "tool_choice");
+                    format.kind == TextFormat::Kind::object
+                        ? "name another property first, set additionalProperties to false, or set "
+                          "tool_choice"
+                        : "let no text of the format begin so, or set tool_choice");
     };
     if (form.tagged()) return refuse_if_begun(form.open, "a call");
     for (const Tool& tool : tools) {
