@@ -278,7 +278,7 @@ std::string plan_text(const PlanReport& report) {
         observe::figure(hours), report.tokens > 0 ? fmt::format("{:g}", tokens) : "a billion",
         observe::figure(hours * band.low / step), observe::figure(hours * band.high / step),
         observe::long_seconds(tokens / speed));
-    text += fmt::format("not counted {}:\n            {}\n", fmt::join(kNotCounted, ", "),
+    text += fmt::format("not counted {};\n            {}\n", fmt::join(kNotCounted, ", "),
                         kPublishedHours);
     text += fmt::format("error       computing off by {:.0f}%{}: {}\n", 100 * band.computing,
                         band.links > 0 ? fmt::format(", links by {:.0f}%", 100 * band.links) : "",

@@ -126,15 +126,20 @@ std::string answer_to_foreign(const CommandOutline& command,
         {{"-hf", "-hfr", "--hf", "--hf-repo"},
          "is not an option here: 'millrace pull OWNER/NAME' downloads a model, and OWNER/NAME is "
          "then its MODEL"},
-        {{"-cnv", "--conversation"}, "is not an option here: 'millrace chat MODEL' is for talking"},
-        {{"-f", "--file"}, "is not an option here: --prompt-file names a file with the prompt"},
+        {{"-hff", "--hf-file"},
+         "is not an option here: 'millrace pull OWNER/NAME:FILE' downloads one file"},
+        {{"-cnv", "-no-cnv", "--conversation", "--no-conversation"},
+         "is not an option here: 'millrace chat MODEL' talks, and 'millrace run' does not"},
+        {{"-f", "--file"},
+         "is not an option here: --prompt-file of 'millrace run' names a file with the prompt"},
     };
     const auto known = [&](std::string_view name) {
         return std::ranges::any_of(command.options, [&](const OptionOutline& option) {
             return std::ranges::count(option.names(), name) > 0;
         });
     };
-    if (!known("--device")) return {};
+    const bool program = !command.commands.empty();
+    if (!known("--device") && !program) return {};
     for (const std::string& word : typed) {
         if (word == "--") break;
         for (const ForeignOption& foreign : kForeign) {
@@ -144,9 +149,8 @@ std::string answer_to_foreign(const CommandOutline& command,
                 const bool number = name == "-ngl" && rest.find_first_not_of("=-0123456789") ==
                                                           std::string_view::npos;
                 if (!rest.empty() && !rest.starts_with('=') && !number) continue;
-                if (name == "-f" || name == "--file") {
-                    if (!known("--prompt-file")) continue;
-                }
+                const bool asks = known("--prompt-file") || command.name == "chat";
+                if ((name == "-f" || name == "--file") && !asks) continue;
                 return fmt::format("{}: {}", name, foreign.answer);
             }
         }
@@ -270,15 +274,20 @@ void check_order(const CommandOutline& program, const std::vector<std::string>& 
 
 // Throws Error (usage), or CLI::Success if only help or version was asked for.
 void parse(CLI::App& app, const std::vector<std::string>& words) {
-    if (!words.empty()) {
-        const CommandOutline program = outline_of(app, app.get_name());
-        words[0].starts_with('-') ? check_order(program, words) : check_command(program, words[0]);
-    }
     const auto refuse_foreign = [&] {
         const auto [command, path] = called(app);
         const std::string answer = answer_to_foreign(outline_of(*command, path), words);
         if (!answer.empty()) throw Error::usage({.problem = answer});
     };
+    if (!words.empty()) {
+        const CommandOutline program = outline_of(app, app.get_name());
+        if (words[0].starts_with('-')) {
+            refuse_foreign();
+            check_order(program, words);
+        } else {
+            check_command(program, words[0]);
+        }
+    }
     try {
         std::vector<std::string> from_the_back(words.rbegin(), words.rend());  // for CLI11
         const Variables variables(app);

@@ -140,12 +140,15 @@ class Names(driver.CliTest):
                             (("--gpu-layers", 99), "--device"), (("--n-gpu-layers=9",), "--device"),
                             (("-hf", "owner/name"), "millrace pull OWNER/NAME"),
                             (("--hf-repo", "owner/name"), "millrace pull OWNER/NAME"),
-                            (("-cnv",), "millrace chat MODEL"),
+                            (("-hff", "file.gguf"), "millrace pull OWNER/NAME:FILE"),
+                            (("-cnv",), "millrace chat MODEL"), (("-no-cnv",), "millrace chat MODEL"),
                             (("--conversation",), "millrace chat MODEL"),
                             (("-f", "prompt.txt"), "--prompt-file")):
             given = str(typed[0]).split("=")[0].rstrip("0123456789")
             self.fails(2, "run", MODEL, *typed, says=(f"millrace: {given}: is not an option here", says))
             self.fails(2, "run", *typed, MODEL, "-p", "x", says=says)
+        self.fails(2, "chat", "-f", "prompt.txt", says=("millrace: -f: is not", "--prompt-file"))
+        self.fails(2, "-hf", "owner/name", says=("millrace: -hf: is not", "millrace pull OWNER/NAME"))
         # A value may look like one, and other options begin alike.
         self.assertEqual(self.ok_json("run", MODEL, "--prompt=-hf", *GREEDY)["prompt"], "-hf")
         self.fails(2, "run", MODEL, "-fa", says="-fa: unknown option")
