@@ -193,7 +193,7 @@ TEST_F(Damage, AnotherInstructionPathIsSaid) {
         const std::string was = isa_name(active_isa()), is = isa_name(isa);
         set_isa(isa);
         const std::string notes = resumed(saved().back() + 1);
-        EXPECT_NE(notes.find("other bits than where it began: instructions was " + was +
+        EXPECT_NE(notes.find("other bits than at its last checkpoint: instructions was " + was +
                              ", and is " + is + " (MILLRACE_ISA=" + was + " keeps them"),
                   std::string::npos)
             << notes;
@@ -204,7 +204,7 @@ TEST_F(Damage, AnotherInstructionPathIsSaid) {
     // Another version may have the same bits.
     events_.program = "millrace 98";
     const std::string notes = resumed(saved().back() + 1);
-    EXPECT_NE(notes.find("the run may go on with other bits than where it began: program was , and "
+    EXPECT_NE(notes.find("the run may go on with other bits than at its last checkpoint: program was , and "
                          "is millrace 98"),
               std::string::npos)
         << notes;

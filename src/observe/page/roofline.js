@@ -42,7 +42,7 @@ function roofLines(read, roofs, x, y) {
     const ends = [x.to - 4, (begin + x.to + textWidth(name)) / 2, begin + 12 + textWidth(name)];
     made.push({ x1: begin, y1: at, x2: x.to, y2: at, name,
       // Where the line is shorter than the name, the memory roof may cross both rows beside it.
-      places: [-7, 16, 30, 44, 58, 72].flatMap(far => ends.map(end => [end, at + far, 'end'])) });
+      places: [-7, 16, -21, 30, -35, 44, -49, 58, 72].flatMap(far => ends.map(end => [end, at + far, 'end'])) });
   }
   return made;
 }
