@@ -2,47 +2,21 @@
 # The default model. Only this line names its file.
 set(MILLRACE_BUNDLED_MODEL storyteller.gguf)
 
-# bench/ladder: `millrace bench ladder`.
-file(GLOB ladder_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ladder/*.cpp)
-list(FILTER ladder_sources EXCLUDE REGEX "_test\\.cpp$")
-add_library(mr_ladder STATIC ${ladder_sources})
-target_include_directories(mr_ladder PUBLIC ${PROJECT_SOURCE_DIR}
-                           PRIVATE ${PROJECT_SOURCE_DIR}/src)
-target_link_libraries(mr_ladder PUBLIC millrace PRIVATE mr_options ${MR_FMT})
+# bench/: what `millrace bench diffusion` and `millrace bench serve` measure with.
+file(GLOB bench_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*/*.cpp)
+list(FILTER bench_sources EXCLUDE REGEX "_test\\.cpp$")
 if(MILLRACE_HAS_CUDA)
-    target_sources(mr_ladder PRIVATE ${PROJECT_SOURCE_DIR}/bench/ladder/matmul.cu)
-    target_compile_definitions(mr_ladder PRIVATE MR_CUDA=1)
-    target_link_libraries(mr_ladder PRIVATE CUDA::cudart_static)
-endif()
-
-# bench/ops: the measurements of single operations in `millrace bench`; bench/fusion, bench/context,
-# bench/diffusion, bench/overlap, bench/precision, bench/serve and bench/streams: the commands of
-# those names.
-file(GLOB bench_ops_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cpp
-     ${PROJECT_SOURCE_DIR}/bench/fusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/context/*.cpp
-     ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cpp ${PROJECT_SOURCE_DIR}/bench/overlap/*.cpp
-     ${PROJECT_SOURCE_DIR}/bench/precision/*.cpp ${PROJECT_SOURCE_DIR}/bench/serve/*.cpp
-     ${PROJECT_SOURCE_DIR}/bench/streams/*.cpp)
-list(FILTER bench_ops_sources EXCLUDE REGEX "_test\\.cpp$")
-if(MILLRACE_HAS_CUDA)
-    file(GLOB bench_ops_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/ops/*.cu
-         ${PROJECT_SOURCE_DIR}/bench/context/*.cu ${PROJECT_SOURCE_DIR}/bench/diffusion/*.cu
-         ${PROJECT_SOURCE_DIR}/bench/overlap/*.cu ${PROJECT_SOURCE_DIR}/bench/streams/*.cu)
-    list(FILTER bench_ops_kernels EXCLUDE REGEX "_test\\.cu$")
+    file(GLOB bench_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*/*.cu)
 else()
-    set(bench_ops_kernels "")
-    list(FILTER bench_ops_sources EXCLUDE REGEX "_cuda\\.cpp$")
+    set(bench_kernels "")
+    list(FILTER bench_sources EXCLUDE REGEX "_cuda\\.cpp$")
 endif()
-add_library(mr_bench STATIC ${bench_ops_sources} ${bench_ops_kernels})
+add_library(mr_bench STATIC ${bench_sources} ${bench_kernels})
 target_include_directories(mr_bench PUBLIC ${PROJECT_SOURCE_DIR} PRIVATE ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(mr_bench PUBLIC millrace PRIVATE mr_options ${MR_FMT})
 millrace_together(mr_bench 12)
 if(MILLRACE_HAS_CUDA)
     target_compile_definitions(mr_bench PRIVATE MR_CUDA=1)
-    millrace_kernels_together(mr_bench kernels_bench
-        bench/ops/attention_measure.cu bench/ops/flash_measure.cu bench/ops/flash_unfused.cu
-        bench/ops/gemm_measure.cu bench/ops/norm_measure.cu bench/overlap/kernels.cu
-        bench/streams/work.cu bench/context/device_upkeep.cu)
     target_link_libraries(mr_bench PRIVATE CUDA::cudart_static)
 endif()
 
@@ -78,7 +52,7 @@ if(cli_sources)
     list(REMOVE_ITEM cli_sources ${PROJECT_SOURCE_DIR}/src/cli/main.cpp)
     add_library(mr_cli OBJECT ${cli_sources})
     target_include_directories(mr_cli PUBLIC ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(mr_cli PUBLIC mr_bench mr_ladder millrace millrace_version mr_options
+    target_link_libraries(mr_cli PUBLIC mr_bench mr_lab millrace millrace_version mr_options
                           PRIVATE CLI11::CLI11 ${MR_FMT} nlohmann_json::nlohmann_json)
     # Parsing and printing: what matters here is the time to compile it. The slow header that most
     # commands share is compiled once; CLI11's, which costs every file that merely sees it, is kept

@@ -20,7 +20,7 @@ if(Python3_FOUND)
     set_tests_properties(page.quick page.report_quick page.browser page.look page.real page.report
         PROPERTIES LABELS serve
         TIMEOUT 300 ENVIRONMENT
-        "MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_PAGE_PRINT=$<TARGET_FILE:page_print>;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_TEST_TRAIN=$<TARGET_FILE:test_train>;MILLRACE_TEST_LADDER=$<TARGET_FILE:test_ladder>")
+        "MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_PAGE_PRINT=$<TARGET_FILE:page_print>;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_TEST_TRAIN=$<TARGET_FILE:test_train>;MILLRACE_TEST_LAB=$<TARGET_FILE:test_lab>")
     set_tests_properties(page.browser page.look page.real page.report PROPERTIES SKIP_RETURN_CODE 77
                          RUN_SERIAL TRUE)  # they time frames
 endif()

@@ -57,21 +57,22 @@ foreach(module core observe ops formats hub text model decode story train serve)
     endif()
 endforeach()
 
-# The parts of bench/ that need no GPU.
-file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*/*_test.cpp)
+# The parts of bench/ and lab/ that need no GPU.
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*/*_test.cpp
+     ${PROJECT_SOURCE_DIR}/lab/*/*_test.cpp)
 list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")
-add_executable(test_ladder ${sources})
-target_include_directories(test_ladder PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-target_compile_definitions(test_ladder PRIVATE MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-target_link_libraries(test_ladder PRIVATE mr_ladder mr_bench millrace mr_options GTest::gtest_main
+add_executable(test_lab ${sources})
+target_include_directories(test_lab PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+target_compile_definitions(test_lab PRIVATE MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+target_link_libraries(test_lab PRIVATE mr_lab mr_bench millrace mr_options GTest::gtest_main
                       fmt::fmt nlohmann_json::nlohmann_json)
-millrace_quick_to_compile(test_ladder)
-millrace_discover(test_ladder)
+millrace_quick_to_compile(test_lab)
+millrace_discover(test_lab)
 # Instruction paths treat a NaN differently; the portable path behaves like x86's.
 add_test(NAME portable.model COMMAND test_model --gtest_filter=*CheckNan*:*Stream*:Batch*)
 set_tests_properties(portable.model PROPERTIES ENVIRONMENT MILLRACE_ISA=portable TIMEOUT 300)
 
-# Tests that need a GPU: *_test.cu and *_cuda_test.cpp of src/ and bench/, and
+# Tests that need a GPU: *_test.cu and *_cuda_test.cpp of src/, bench/ and lab/, and
 # tests/gpu/*_test.{cu,cpp}, in one program labelled `gpu`. Those without kernels are C++, because
 # nvcc is slower. Without a GPU they skip, or fail with MILLRACE_REQUIRE_GPU=1 in the environment.
 # They run one at a time, because they compare free GPU memory and measure time.
@@ -82,7 +83,8 @@ option(MILLRACE_GPU_TESTS "Compile tests with kernels of their own" ON)
 if(MILLRACE_HAS_CUDA)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/src/*_cuda_test.cpp
-         ${PROJECT_SOURCE_DIR}/bench/*_test.cu ${PROJECT_SOURCE_DIR}/bench/*_cuda_test.cpp
+         ${PROJECT_SOURCE_DIR}/bench/*_cuda_test.cpp
+         ${PROJECT_SOURCE_DIR}/lab/*_test.cu ${PROJECT_SOURCE_DIR}/lab/*_cuda_test.cpp
          ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
     if(NOT MILLRACE_GPU_TESTS)
         list(FILTER sources EXCLUDE REGEX "\\.cu$")
@@ -93,7 +95,7 @@ if(MILLRACE_HAS_CUDA)
         add_executable(test_gpu ${sources})
         target_include_directories(test_gpu PRIVATE ${PROJECT_SOURCE_DIR}/src
                                    ${PROJECT_SOURCE_DIR}/tests)
-        target_link_libraries(test_gpu PRIVATE mr_bench millrace mr_options GTest::gtest_main
+        target_link_libraries(test_gpu PRIVATE mr_bench mr_lab millrace mr_options GTest::gtest_main
                               fmt::fmt nlohmann_json::nlohmann_json CUDA::cudart_static)
         target_compile_definitions(test_gpu PRIVATE MR_CUDA=1
             MR_TEST_DATA="${MILLRACE_DATA}" MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

@@ -135,12 +135,12 @@ def add_file(plan, root, name):
     elif parts[:2] == ("tests", "compat"):
         add_cli(plan, ["compat"], root)  # it reads the records and the cases there
         plan.left_out.append(f"{name}: transformers is installed to compare with it; `make test-compat`")
-    elif parts[:2] == ("tests", "gpu") or parts[0] == "bench" and name.endswith((".cu", ".cuh")):
+    elif parts[:2] == ("tests", "gpu") or parts[0] in ("bench", "lab") and name.endswith((".cu", ".cuh")):
         if name.endswith((".cu", ".cpp")):
             plan.cuda.append(name)
         plan.left_out.append(f"{name}: needs a GPU; `make test-gpu`")
-    elif parts[0] == "bench" and name.endswith(CODE):
-        plan.add_program("test_ladder", None)
+    elif parts[0] in ("bench", "lab") and name.endswith(CODE):
+        plan.add_program("test_lab", None)
     elif parts[:2] == ("tests", "house"):
         pass  # they run in any case
     elif parts[:2] == ("tests", "contributing") or name.startswith("scripts/check"):

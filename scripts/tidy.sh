@@ -11,7 +11,7 @@ cmake --preset release -B build/tidy -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DMIL
 # Kernel files are compiled once per instruction set; this machine may not support some flags.
 skip='kernels|test|bench|fuzz'
 grep -q '_cuda\.cpp' build/tidy/compile_commands.json || skip="$skip|cuda"  # not compiled here
-[ $# -gt 0 ] || set -- $(git ls-files 'src/*.cpp' 'bench/ops/*.cpp' | grep -vE "_($skip)\.cpp\$")
+[ $# -gt 0 ] || set -- $(git ls-files 'src/*.cpp' 'lab/*.cpp' | grep -vE "_($skip)\.cpp\$")
 # The commands are g++'s, which knows warnings that clang does not.
 printf '%s\n' "$@" |
     xargs -P "$jobs" -n 1 "$tidy" --quiet -p build/tidy --extra-arg=-Wno-unknown-warning-option

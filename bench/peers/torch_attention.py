@@ -34,7 +34,7 @@ DEFAULT = ",".join(
 
 
 def seconds(torch, function, calls, last):
-    """After a rest of twice what the last time took, as in bench/ops/flash_measure.cu."""
+    """After a rest of twice what the last time took, as in lab/attention/flash_measure.cu."""
     time.sleep(2 * min(last, 20e-3))
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     # The device waits for about 2 ms, so that all calls are queued when it begins.

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "core/median.h"
+#include "core/splitmix.h"
 #include "decode/loop.h"
 #include "decode/open_sequence.h"
 #include "observe/device_bandwidth.h"
@@ -97,6 +98,14 @@ double Measured::best_bytes_per_second() const {
 }
 double Measured::flops_per_second() const {
     return ratio(static_cast<double>(ledger.total().flops), median_seconds());
+}
+
+std::vector<std::int32_t> made_up_ids(int count, std::int64_t vocab) {
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        ids[i] = static_cast<std::int32_t>(splitmix(i) % static_cast<std::uint64_t>(vocab));
+    }
+    return ids;
 }
 
 double read_bandwidth(const model::Engine& engine) {

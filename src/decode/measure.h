@@ -44,6 +44,9 @@ struct Measured {
 // Feeds a prompt to a sequence in as many passes as needed; returns the logits of its last token.
 Tensor run_prompt(model::Engine& engine, model::SeqId seq, std::span<const std::int32_t> prompt);
 
+// The same ids in every run, for models with random weights.
+std::vector<std::int32_t> made_up_ids(int count, std::int64_t vocab);
+
 // Peak read bandwidth of the machine's memory, or of the GPU's if the engine is there.
 double read_bandwidth(const model::Engine& engine);
 

@@ -197,7 +197,7 @@ class QuickBuild:
 
     def owned(self, objects, target):
         """Those that the program may be linked of. Test programs have the example's tests alone."""
-        owners = {"millrace", "mr_cli", "mr_bench", "mr_ladder"} | (set() if target.startswith("test_") else {target})
+        owners = {"millrace", "mr_cli", "mr_bench", "mr_lab"} | (set() if target.startswith("test_") else {target})
         parts = [f"CMakeFiles/{owner}.dir/" for owner in owners] + ["CMakeFiles/mr_isa_"]
         return {name for name in objects if name in self.commands and any(part in name for part in parts)}
 

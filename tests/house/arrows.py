@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Checks the dependencies between modules (the folders of src/, and bench/): a file may include headers of
+"""Checks the dependencies between modules (the folders of src/, bench/ and lab/): a file may include headers of
 its own module and of modules before it in MODULES. docs/architecture.md has the same list, top down."""
 import pathlib
 import re
 import sys
 
 MODULES = ["core", "observe", "ops", "formats", "hub", "text", "model", "decode", "story", "train",
-           "serve", "bench", "cli", "pull"]
+           "serve", "bench", "lab", "cli", "pull"]
 LEVEL = {module: level for level, module in enumerate(MODULES)}
 
 # Inside model: the folders that each folder may not include; "" is the top, for its headers.
@@ -28,7 +28,7 @@ def model_folder(path: str) -> str:
 def main() -> int:
     root = pathlib.Path(sys.argv[1])
     wrong, seen = [], 0
-    for path in sorted([*(root / "src").rglob("*"), *(root / "bench").rglob("*")]):
+    for path in sorted(path for top in ("src", "bench", "lab") for path in (root / top).rglob("*")):
         if path.suffix not in {".h", ".cpp", ".cu", ".cuh", ".inl"}:
             continue
         parts = path.relative_to(root).parts

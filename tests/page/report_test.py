@@ -37,7 +37,7 @@ class Report(browser.Browser):
             "--device", "cpu", "--plot", cls.folder / "eval.html")
         run(os.environ["MILLRACE_TEST_TRAIN"], "--gtest_filter=TrainReport.ShowsTheRun",
             MILLRACE_REPORT_OUT=str(cls.folder / "train.html"))
-        run(os.environ["MILLRACE_TEST_LADDER"], "--gtest_filter=Streams.ThePageHasEveryRung",
+        run(os.environ["MILLRACE_TEST_LAB"], "--gtest_filter=Streams.ThePageHasEveryRung",
             MILLRACE_REPORT_OUT=str(cls.folder / "streams.html"))
 
     def open(self, name):

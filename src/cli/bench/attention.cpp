@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "bench/ops/attention_measure.h"
 #include "cli/bench/flash.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
+#include "lab/attention/attention_measure.h"
 #include "observe/device_bandwidth.h"
 
 namespace mr::cli {

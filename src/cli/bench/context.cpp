@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/context/ways.h"
-#include "bench/fusion/fusion.h"
 #include "cli/commands.h"
 #include "cli/diffusion.h"
 #include "cli/engine.h"
@@ -19,7 +17,9 @@
 #include "core/cpu.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "decode/measure.h"
 #include "decode/prompt.h"
+#include "lab/context/ways.h"
 #include "model/io/random.h"
 #include "observe/units.h"
 #include "text/tokenizer.h"
@@ -62,7 +62,7 @@ void require(const BenchContextOptions& options) {
 std::vector<std::int32_t> ids_of(const model::Model& model, const BenchContextOptions& options,
                                  const std::string& text) {
     if (options.text.empty()) {
-        return fusion::made_up_ids(static_cast<int>(options.tokens), model.spec.vocab);
+        return decode::made_up_ids(static_cast<int>(options.tokens), model.spec.vocab);
     }
     const text::Tokenizer& tokenizer = decode::require_tokenizer(model);
     std::vector<std::int32_t> ids =

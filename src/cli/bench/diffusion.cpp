@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/fusion/fusion.h"
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/json.h"
@@ -17,6 +16,7 @@
 #include "cli/terminal.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "decode/measure.h"
 #include "decode/prompt.h"
 #include "observe/units.h"
 
@@ -182,7 +182,7 @@ int diffusion_bench(BenchDiffusionOptions options) {
                                 .problem = "is an autoregressive model",
                                 .remedy = "name a diffusion model, or use bench decode"});
         }
-        prompt = text.empty() ? fusion::made_up_ids(options.prompt, model.spec.vocab)
+        prompt = text.empty() ? decode::made_up_ids(options.prompt, model.spec.vocab)
                               : decode::encode_prompt(model, text);
         std::replace(prompt.begin(), prompt.end(), model.spec.diffusion->mask, 0);
         model::EngineOptions wanted = engine_options(options.shared);

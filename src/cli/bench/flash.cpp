@@ -7,12 +7,12 @@
 #include <memory>
 #include <optional>
 
-#include "bench/ops/flash_measure.h"
 #include "cli/bench/flash_shapes.h"
 #include "cli/coprocess.h"
 #include "cli/peer.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "lab/attention/flash_measure.h"
 #include "ops/attention/flash/flash_cuda.h"
 
 namespace mr::cli {

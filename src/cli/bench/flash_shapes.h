@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/ops/flash_measure.h"
+#include "lab/attention/flash_measure.h"
 
 namespace mr::cli {
 

@@ -1,5 +1,5 @@
 // millrace bench fusion: what each fusion of a decode step is worth, end to end.
-#include "bench/fusion/fusion.h"
+#include "lab/fusion/fusion.h"
 
 #include <fmt/format.h>
 
@@ -64,7 +64,7 @@ std::string in_type(const std::string& model, const std::string& type) {
 std::vector<std::int32_t> ids_of(const BenchFusionOptions& options, const model::Model& model,
                                  const std::string& text) {
     if (options.text.empty() && (is_random(options.shared.model) || !model.tokenizer)) {
-        return fusion::made_up_ids(options.score, model.spec.vocab);
+        return decode::made_up_ids(options.score, model.spec.vocab);
     }
     const text::Tokenizer& tokenizer = decode::require_tokenizer(model);
     std::vector<std::int32_t> ids = tokenizer.encode(options.text.empty() ? kPassage : text);

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "bench/ops/gemm_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "lab/gemm/gemm_measure.h"
 
 namespace mr::cli {
 namespace {

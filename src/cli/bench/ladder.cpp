@@ -1,5 +1,5 @@
 // millrace bench ladder: from one GEMM on the GPU to everything there, one change at a time.
-#include "bench/ladder/ladder.h"
+#include "lab/ladder/ladder.h"
 
 #include <fmt/format.h>
 

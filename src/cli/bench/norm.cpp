@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/ops/norm_error.h"
-#include "bench/ops/norm_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
@@ -15,6 +13,8 @@
 #include "cli/terminal.h"
 #include "core/cpu.h"
 #include "core/cuda/device.h"
+#include "lab/norms/norm_error.h"
+#include "lab/norms/norm_measure.h"
 #include "model/cuda/device_engine.h"
 #include "model/io/source.h"
 

@@ -1,5 +1,5 @@
 // millrace bench overlap: how much of a gradient exchange is hidden by the backward pass.
-#include "bench/overlap/overlap.h"
+#include "lab/overlap/overlap.h"
 
 #include <fmt/format.h>
 

@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/precision/accumulation.h"
-#include "bench/precision/study.h"
 #include "cli/bench/next_token_spec.h"
 #include "cli/commands.h"
 #include "cli/json.h"
@@ -18,6 +16,8 @@
 #include "cli/terminal.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "lab/precision/accumulation.h"
+#include "lab/precision/study.h"
 #include "model/io/random.h"
 #include "model/io/source.h"
 #include "model/train/params.h"

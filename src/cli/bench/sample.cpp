@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/ops/sample_measure.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
@@ -13,6 +12,7 @@
 #include "cli/terminal.h"
 #include "core/cuda/device.h"
 #include "core/error.h"
+#include "lab/sampler/sample_measure.h"
 #include "model/io/source.h"
 #include "observe/bandwidth.h"
 #include "observe/device_bandwidth.h"

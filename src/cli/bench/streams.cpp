@@ -1,19 +1,19 @@
 // millrace bench streams: copies and kernels on one stream and on several, compared with the
 // longest part.
-#include "bench/streams/streams.h"
+#include "lab/streams/streams.h"
 
 #include <fmt/format.h>
 
 #include <memory>
 #include <string>
 
-#include "bench/streams/page.h"
 #include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/cpu.h"
 #include "core/output_file.h"
+#include "lab/streams/page.h"
 #include "observe/own_file.h"
 #include "observe/units.h"
 
