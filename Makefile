@@ -17,7 +17,7 @@ venv = @test -x $(1)/bin/pip || python3 -m venv $(1) || { \
 	echo "make: no virtual environment in $(1) (Debian: install python3-venv)" >&2; exit 1; }
 CODE = $(shell git ls-files '*.h' '*.cpp' '*.cu' '*.cuh')
 
-.PHONY: help run test test-compat test-serve test-python test-gpu sanitize-gpu cuda-archs build program configure deps bench install format \
+.PHONY: help run test test-lab test-compat test-serve test-python test-gpu sanitize-gpu cuda-archs build program configure deps bench install format \
         format-check check tidy docs clean package
 .DEFAULT_GOAL := help
 
@@ -28,9 +28,14 @@ help: ## list these targets
 run: program ## install missing packages, build, and tell a story with the bundled model
 	@$(BUILD)/millrace run -p "$(PROMPT)" -n 300
 
-test: build ## install missing packages, build, and run every test
-	@ctest --test-dir $(BUILD) --output-on-failure -j $(TEST_JOBS) || { \
+run_tests = @ctest --test-dir $(BUILD) --output-on-failure -j $(TEST_JOBS) $(1) || { \
 	    status=$$?; python3 -B scripts/failed_tests.py $(BUILD); exit $$status; }
+
+test: build ## install missing packages, build, and run every test but the laboratory's
+	$(call run_tests,-LE '^lab$$')
+
+test-lab: build ## run the laboratory's tests
+	$(call run_tests,-L '^lab$$')
 
 test-compat: program ## compare with transformers and tokenizers, in its own virtual environment
 	$(call venv,build/compat)

@@ -20,6 +20,15 @@ if(MILLRACE_HAS_CUDA)
     target_link_libraries(mr_bench PRIVATE CUDA::cudart_static)
 endif()
 
+# The man page and the completions of shells are made by the program (cmake/install.cmake).
+function(millrace_pages target name)
+    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/pages)
+    add_custom_command(TARGET ${target} POST_BUILD COMMAND ${CMAKE_COMMAND}
+                       -DPROGRAM=$<TARGET_FILE:${target}> -DNAME=${name}
+                       -DFOLDER=${PROJECT_BINARY_DIR}/pages
+                       -P ${PROJECT_SOURCE_DIR}/cmake/pages.cmake)
+endfunction()
+
 # Sets libedit to what has to be linked for line editing; empty where it is missing or not wanted.
 function(millrace_find_libedit)
     set(found "")
@@ -52,7 +61,7 @@ if(cli_sources)
     list(REMOVE_ITEM cli_sources ${PROJECT_SOURCE_DIR}/src/cli/main.cpp)
     add_library(mr_cli OBJECT ${cli_sources})
     target_include_directories(mr_cli PUBLIC ${PROJECT_SOURCE_DIR}/src)
-    target_link_libraries(mr_cli PUBLIC mr_bench mr_lab millrace millrace_version mr_options
+    target_link_libraries(mr_cli PUBLIC mr_bench millrace millrace_version mr_options
                           PRIVATE CLI11::CLI11 ${MR_FMT} nlohmann_json::nlohmann_json)
     # Parsing and printing: what matters here is the time to compile it. The slow header that most
     # commands share is compiled once; CLI11's, which costs every file that merely sees it, is kept
@@ -97,9 +106,5 @@ if(cli_sources)
     if(MILLRACE_PACKAGE)
         target_link_options(millrace_cli PRIVATE -static-libstdc++ -static-libgcc)
     endif()
-    # The man page and the completions of shells are made by the program (cmake/install.cmake).
-    file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/pages)
-    add_custom_command(TARGET millrace_cli POST_BUILD COMMAND ${CMAKE_COMMAND}
-                       -DPROGRAM=$<TARGET_FILE:millrace_cli> -DFOLDER=${PROJECT_BINARY_DIR}/pages
-                       -P ${PROJECT_SOURCE_DIR}/cmake/pages.cmake)
+    millrace_pages(millrace_cli millrace)
 endif()

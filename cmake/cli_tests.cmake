@@ -8,7 +8,7 @@ if(Python3_FOUND AND TARGET millrace_cli)
     add_executable(millrace_kill_at ${PROJECT_SOURCE_DIR}/tests/cli/kill_at.cpp)
     target_link_libraries(millrace_kill_at PRIVATE mr_options)
     set(cli_environment
-        "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_FAULTY=$<TARGET_FILE:millrace_faulty>;MILLRACE_KILL_AT=$<TARGET_FILE:millrace_kill_at>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<$<BOOL:${MILLRACE_SANITIZE}>:address,undefined>$<$<BOOL:${MILLRACE_TSAN}>:thread>")
+        "MILLRACE_DEVICE=cpu;MILLRACE_BIN=$<TARGET_FILE:millrace_cli>;MILLRACE_LAB=$<TARGET_FILE:millrace_lab>;MILLRACE_FAULTY=$<TARGET_FILE:millrace_faulty>;MILLRACE_KILL_AT=$<TARGET_FILE:millrace_kill_at>;MILLRACE_DATA=${MILLRACE_DATA};MILLRACE_SOURCE=${PROJECT_SOURCE_DIR};MILLRACE_BUILD=${PROJECT_BINARY_DIR};MILLRACE_CMAKE=${CMAKE_COMMAND};MILLRACE_CXX=${CMAKE_CXX_COMPILER};MILLRACE_SANITIZE=$<$<BOOL:${MILLRACE_SANITIZE}>:address,undefined>$<$<BOOL:${MILLRACE_TSAN}>:thread>")
     if(TARGET millrace_asan)  # otherwise the program itself is sanitized
         list(APPEND cli_environment "MILLRACE_ASAN=$<TARGET_FILE:millrace_asan>")
     else()
@@ -23,6 +23,16 @@ if(Python3_FOUND AND TARGET millrace_cli)
         set_tests_properties(cli.${name} PROPERTIES TIMEOUT 900 COST 40 ENVIRONMENT
             "${cli_environment}")
     endforeach()
+    # The laboratory's: `make test-lab`.
+    file(GLOB lab_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/lab/*_test.py)
+    foreach(test ${lab_tests})
+        get_filename_component(name ${test} NAME_WE)
+        string(REGEX REPLACE "_test$" "" name ${name})
+        add_test(NAME lab.${name} COMMAND ${Python3_EXECUTABLE} -B ${test})
+        set_tests_properties(lab.${name} PROPERTIES TIMEOUT 900 LABELS lab ENVIRONMENT
+            "${cli_environment};PYTHONPATH=${PROJECT_SOURCE_DIR}/tests/cli")
+    endforeach()
+    set_tests_properties(lab.device_experiments PROPERTIES LABELS "lab;gpu" RESOURCE_LOCK gpu)
     # Long tests of the server: `make test-serve`.
     add_test(NAME serve.hostile CONFIGURATIONS serve COMMAND ${Python3_EXECUTABLE} -B
              ${PROJECT_SOURCE_DIR}/tests/cli/hostile_test.py)

@@ -24,14 +24,21 @@ if(TARGET millrace_cli)
     if(TARGET millrace_mpi)  # src/core/comm/launch.cpp looks for it there
         install(TARGETS millrace_mpi LIBRARY DESTINATION lib/millrace COMPONENT mpi)
     endif()
+    install(TARGETS millrace_lab RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT lab)
     set(pages ${PROJECT_BINARY_DIR}/pages)
     set(share ${CMAKE_INSTALL_DATADIR})
-    install(FILES ${pages}/millrace.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
-    install(FILES ${pages}/millrace.bash DESTINATION ${share}/bash-completion/completions
-            RENAME millrace COMPONENT program)
-    install(FILES ${pages}/_millrace DESTINATION ${share}/zsh/site-functions COMPONENT program)
-    install(FILES ${pages}/millrace.fish DESTINATION ${share}/fish/vendor_completions.d
-            COMPONENT program)
+    foreach(part "millrace;program" "millrace-lab;lab")
+        list(GET part 0 name)
+        list(GET part 1 component)
+        install(FILES ${pages}/${name}.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1
+                COMPONENT ${component})
+        install(FILES ${pages}/${name}.bash DESTINATION ${share}/bash-completion/completions
+                RENAME ${name} COMPONENT ${component})
+        install(FILES ${pages}/_${name} DESTINATION ${share}/zsh/site-functions
+                COMPONENT ${component})
+        install(FILES ${pages}/${name}.fish DESTINATION ${share}/fish/vendor_completions.d
+                COMPONENT ${component})
+    endforeach()
 endif()
 # src/cli looks for the bundled model in ../share/millrace/models, relative to the program.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ DESTINATION share/millrace/models OPTIONAL
@@ -46,7 +53,8 @@ install(FILES ${PROJECT_BINARY_DIR}/millraceConfig.cmake
 
 # What the rules above install, without the tests: `make install`.
 add_custom_target(millrace_installed)
-foreach(target millrace millrace_version millrace_kernels millrace_cli millrace_pull millrace_mpi)
+foreach(target millrace millrace_version millrace_kernels millrace_cli millrace_lab millrace_pull
+        millrace_mpi)
     if(TARGET ${target})
         add_dependencies(millrace_installed ${target})
     endif()

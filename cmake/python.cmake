@@ -7,7 +7,7 @@ set(python_link millrace_python_link.cmake)
 
 # Every build writes down the objects and libraries that a module needs.
 function(millrace_python_link)
-    set(libraries $<TARGET_FILE:mr_bench> $<TARGET_FILE:mr_lab> $<TARGET_FILE:millrace>
+    set(libraries $<TARGET_FILE:mr_bench> $<TARGET_FILE:millrace>
         $<TARGET_FILE:millrace_version>)
     if(MILLRACE_HAS_CUDA)
         list(APPEND libraries $<TARGET_FILE:CUDA::cudart_static> rt)
@@ -26,7 +26,7 @@ macro(millrace_python_reuse)
                     OUTPUT_STRIP_TRAILING_WHITESPACE)
     message(STATUS "Python: the objects of ${MILLRACE_BUILD_DIR}")
     execute_process(COMMAND ${CMAKE_COMMAND} --build ${MILLRACE_BUILD_DIR} -j ${jobs}
-                            --target mr_cli mr_bench mr_lab millrace millrace_version
+                            --target mr_cli mr_bench millrace millrace_version
                     COMMAND_ERROR_IS_FATAL ANY)
     include(${MILLRACE_BUILD_DIR}/${python_link})
     list(FILTER MILLRACE_OBJECTS INCLUDE REGEX "\\.o$")  # not the precompiled header

@@ -40,7 +40,7 @@ function(millrace_discover target)
                          PROPERTIES TIMEOUT 300 ${locale_environment} ${ARGN})
 endfunction()
 
-foreach(module core observe ops formats hub text model decode story train serve)
+foreach(module core observe ops formats hub text model decode train serve)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/tests/${module}/*_test.cpp ${PROJECT_SOURCE_DIR}/src/${module}/*_test.cpp)
     list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")
@@ -57,17 +57,20 @@ foreach(module core observe ops formats hub text model decode story train serve)
     endif()
 endforeach()
 
-# The parts of bench/ and lab/ that need no GPU.
-file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/*/*_test.cpp
-     ${PROJECT_SOURCE_DIR}/lab/*/*_test.cpp)
-list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")
-add_executable(test_lab ${sources})
-target_include_directories(test_lab PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-target_compile_definitions(test_lab PRIVATE MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-target_link_libraries(test_lab PRIVATE mr_lab mr_bench millrace mr_options GTest::gtest_main
-                      fmt::fmt nlohmann_json::nlohmann_json)
-millrace_quick_to_compile(test_lab)
-millrace_discover(test_lab)
+# What bench/ and lab/ measure with, without a GPU. The laboratory's tests have the label `lab`.
+foreach(folder bench lab)
+    file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*/*_test.cpp)
+    list(FILTER sources EXCLUDE REGEX "_cuda_test\\.cpp$")
+    add_executable(test_${folder} ${sources})
+    target_include_directories(test_${folder} PRIVATE ${PROJECT_SOURCE_DIR}/src
+                               ${PROJECT_SOURCE_DIR}/tests)
+    target_compile_definitions(test_${folder} PRIVATE MR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    target_link_libraries(test_${folder} PRIVATE mr_${folder} millrace mr_options GTest::gtest_main
+                          fmt::fmt nlohmann_json::nlohmann_json)
+    millrace_quick_to_compile(test_${folder})
+endforeach()
+millrace_discover(test_bench)
+millrace_discover(test_lab LABELS lab)
 # Instruction paths treat a NaN differently; the portable path behaves like x86's.
 add_test(NAME portable.model COMMAND test_model --gtest_filter=*CheckNan*:*Stream*:Batch*)
 set_tests_properties(portable.model PROPERTIES ENVIRONMENT MILLRACE_ISA=portable TIMEOUT 300)
@@ -83,8 +86,7 @@ option(MILLRACE_GPU_TESTS "Compile tests with kernels of their own" ON)
 if(MILLRACE_HAS_CUDA)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS
          ${PROJECT_SOURCE_DIR}/src/*_test.cu ${PROJECT_SOURCE_DIR}/src/*_cuda_test.cpp
-         ${PROJECT_SOURCE_DIR}/bench/*_cuda_test.cpp
-         ${PROJECT_SOURCE_DIR}/lab/*_test.cu ${PROJECT_SOURCE_DIR}/lab/*_cuda_test.cpp
+         ${PROJECT_SOURCE_DIR}/bench/*_cuda_test.cpp ${PROJECT_SOURCE_DIR}/lab/*_cuda_test.cpp
          ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cu ${PROJECT_SOURCE_DIR}/tests/gpu/*_test.cpp)
     if(NOT MILLRACE_GPU_TESTS)
         list(FILTER sources EXCLUDE REGEX "\\.cu$")

@@ -33,9 +33,9 @@ target_compile_definitions(mr_tsan_options INTERFACE MR_PORTABLE_ONLY=1
 # is missing here from there, too, and say nothing: tests/tsan/instrumented.py does.
 set(tsan_left_out
     # What no thread of these tests runs: reports, the training run, the server behind its desk.
-    decode/eval_page observe/own_file observe/page observe/roofline observe/run_page observe/run_report observe/trace story/*
+    decode/eval_page observe/own_file observe/page observe/roofline observe/run_page observe/run_report observe/trace
     train/layout train/measure train/plan/* train/report train/run_folder train/run_log train/run_look train/run_ranks
-    train/run_setup train/sampler train/story_floor train/trainer
+    train/run_setup train/sampler train/trainer
     serve/answer serve/api serve/api_generate serve/api_messages serve/api_request serve/api_structure
     serve/api_text serve/calls serve/fields serve/fingerprint serve/format_anthropic serve/format_openai
     serve/gate serve/grammars serve/lobby

@@ -4,7 +4,7 @@ import re
 
 CODE = (".h", ".cpp", ".cu", ".cuh")
 # Modules whose tests are one program, test_MODULE (cmake/tests.cmake).
-MODULES = ("core", "observe", "ops", "formats", "hub", "text", "model", "decode", "story", "train", "serve")
+MODULES = ("core", "observe", "ops", "formats", "hub", "text", "model", "decode", "train", "serve")
 # Tests of the command line by what they drive, the first line that matches: tests/cli/NAME_test.py.
 # Those that take long are left to `make test`.
 DRIVERS = (
@@ -13,7 +13,7 @@ DRIVERS = (
     ("src/train/parallel/", ("ranks",)),
     ("src/train/plan/", ("plan",)),
     ("src/train/", ("train",)),
-    ("src/story/", ("data",)),
+    ("lab/story/", ("story",)),
     ("src/decode/", ("run", "generation")),
     ("src/model/io/", ("convert", "folders")),
     ("src/text/", ("tokenize",)),

@@ -8,9 +8,9 @@ millrace=$(realpath "${2:-build/release/millrace}")
 mkdir -p "$out"
 cd "$out"
 
-"$millrace" data storybook --stories 2000 --seed 2 --out held_out.txt --force
+"$millrace-lab" story write --stories 2000 --seed 2 --out held_out.txt --force
 train() {  # INIT, the run's folder, stories, their seed, steps, warmup
-    "$millrace" data storybook --stories "$3" --seed "$4" --out stories.txt --force
+    "$millrace-lab" story write --stories "$3" --seed "$4" --out stories.txt --force
     "$millrace" data pack --data stories.txt --tokenizer tok.gguf --out "data-$3" --val-docs 2000 \
         --force
     "$millrace" train --device cuda --objective diffusion --block 4 --init "$1" --data "data-$3" \
@@ -26,8 +26,9 @@ train first.gguf runs/storyteller-diffusion 2000000 3 12200 100
     --force
 for threshold in 0.3 0.5 0.7 0.8 0.9 0.99; do
     "$millrace" eval storyteller-diffusion.gguf --text held_out.txt --split '<|endoftext|>' \
-        --limit 300 --threshold "$threshold"
+        --limit 300 --threshold "$threshold" --json > eval.json
+    "$millrace-lab" story distance held_out.txt eval.json
     "$millrace" run storyteller-diffusion.gguf --temp 1 --top-k 0 --top-p 1 --min-p 0 -n 500 \
         --count 200 --seed 1 --threshold "$threshold" > "samples-$threshold.txt"
-    "$millrace" data check "samples-$threshold.txt" --show 5
+    "$millrace-lab" story check "samples-$threshold.txt" --show 5
 done

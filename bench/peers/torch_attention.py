@@ -14,7 +14,7 @@ Packed batches and windows go to FlashAttention-2 itself (aten._flash_attention_
 _backward, with cumulative lengths); the rest goes through scaled_dot_product_attention.
 
 --serve: a line of input is a shape, `round` (measure it once) or `end` (say the medians), and every
-one is answered by a line. `millrace bench attention --peer torch` does so, in turns with its own
+one is answered by a line. `millrace-lab attention --peer torch` does so, in turns with its own
 measurements. A device at its power limit changes its clock within tenths of a second, so everybody
 measures after a rest.
 """

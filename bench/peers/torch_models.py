@@ -53,7 +53,7 @@ SHAPE = "neox:HIDDEN:INNER:LAYERS:HEADS:VOCAB:CONTEXT:ROTARY:PARALLEL"
 
 
 def shape_of(text, dtype):
-    """An entry of MODELS for a shape as `millrace bench fusion` writes it: ROTARY elements of a
+    """An entry of MODELS for a shape as `millrace-lab fusion` writes it: ROTARY elements of a
     head turn, PARALLEL is 1 or 0."""
     family, *numbers = text.split(":")
     if family != "neox" or len(numbers) != 8 or not all(n.isdigit() for n in numbers):

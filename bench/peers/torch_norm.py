@@ -5,7 +5,7 @@
                               [--kind layer|rms]
 
 One JSON line per number of tokens, in microseconds per call: out = norm(x + residual), the same
-buffers as `millrace bench norm` moves. Each figure is the median of nine runs of `calls` calls.
+buffers as `millrace-lab norms` moves. Each figure is the median of nine runs of `calls` calls.
 What cannot be run (no compiler for torch.compile) is null, with the reason.
 """
 import argparse

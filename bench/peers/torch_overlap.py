@@ -3,7 +3,7 @@
 
     bench/peers/torch_overlap.py --family gpt2 --dim 768 ... --batch 32 --seq 1024 --links 50e9,400e9
 
-The counterpart of `millrace bench overlap`: one rank, whose communication hook copies as many bytes
+The counterpart of `millrace-lab overlap`: one rank, whose communication hook copies as many bytes
 as a rank of --ranks sends and receives in an all-reduce, 2 (R - 1) / R of every bucket, in both
 directions at once: to pinned host memory and back up to 64 GB/s, on the device above. Copies run
 as fast as they can, faster than the link where it is slower than they; nothing is added up. A JSON line for each link.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's way of drawing tokens on the GPU, for `millrace bench sample` to be compared with:
+"""PyTorch's way of drawing tokens on the GPU, for `millrace-lab sampler` to be compared with:
 top-k, then top-p among those left, then multinomial. One JSON line per row count.
 
   bench/peers/torch_sampling.py [--vocab 151936] [--rows 1,4,16,32,64] [--top-k 50] [--top-p 0.9]

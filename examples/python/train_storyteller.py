@@ -1,8 +1,8 @@
-"""A storyteller of your own: writes stories, packs them, trains a model and lets it tell one.
+"""A storyteller of your own: the bundled one writes stories, a new model is trained on them and tells one.
 
 The defaults take some seconds on a CPU and teach it little. A good one wants more of everything:
 
-    python train_storyteller.py --stories 200000 --dim 256 --layers 8 --steps 20000 --batch 64 \\
+    python train_storyteller.py --stories 20000 --dim 256 --layers 8 --steps 20000 --batch 64 \\
         --seq 512
 """
 import argparse
@@ -14,7 +14,7 @@ import millrace as mr
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=pathlib.Path, default=pathlib.Path("my-storyteller"))
-    parser.add_argument("--stories", type=int, default=500)
+    parser.add_argument("--stories", type=int, default=100)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--heads", type=int, default=4)
@@ -29,12 +29,14 @@ def main():
         run = mr.train(resume=run_folder, steps=given.steps, progress=True)
     else:
         given.folder.mkdir(parents=True, exist_ok=True)
-        stories = mr.data.storybook(stories=given.stories, seed=1, out=given.folder / "stories.txt",
-                                    force=True)
-        data = mr.data.pack(data=stories.path, tokenizer="storyteller", out=given.folder / "data",
+        texts = given.folder / "stories.txt"
+        with mr.Model("storyteller") as teller:
+            stories = teller.generate_batch(["Once upon a time"] * given.stories, max_tokens=300,
+                                            seed=1, progress=True)
+        texts.write_text("<|endoftext|>".join("Once upon a time" + story for story in stories))
+        data = mr.data.pack(data=texts, tokenizer="storyteller", out=given.folder / "data",
                             force=True, progress=True)
-        floor = stories.entropy_nats * data.train_documents / data.train_tokens
-        print(f"{data.train_tokens} tokens; no loss can be below {floor:.2f} nats per token")
+        print(f"{data.train_tokens} tokens to train on")
         run = mr.train(model="llama", dim=given.dim, layers=given.layers, heads=given.heads,
                        data=data.path, out=run_folder, steps=given.steps, batch=given.batch,
                        seq=given.seq, lr=given.lr, eval_every=max(given.steps // 4, 1),

@@ -1,4 +1,4 @@
-// The ways of `bench context` on the CPU: all give the same model.
+// The ways of `millrace-lab context` on the CPU: all give the same model.
 #include <gtest/gtest.h>
 
 #include <cmath>

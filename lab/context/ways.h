@@ -1,4 +1,4 @@
-// One model with its cache kept in four ways, one token at a time (`bench context`):
+// One model with its cache kept in four ways, one token at a time (`millrace-lab context`):
 //   recompute: the last `cap` tokens are encoded anew for every token;
 //   published: StreamingLLM as published (upkeep.h), which evicts after every token;
 //   pruned:    the same, but evicts R tokens at a time, every R tokens;

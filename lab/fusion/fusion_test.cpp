@@ -1,4 +1,4 @@
-// The parts of `bench fusion` that need no GPU: its score, on the CPU engine, and its rules.
+// The parts of `millrace-lab fusion` that need no GPU: its score, on the CPU engine, and its rules.
 #include "lab/fusion/fusion.h"
 
 #include <gtest/gtest.h>

@@ -92,7 +92,7 @@ class Bench {
         const std::size_t x = DeviceArena::padded(dtype_bytes(compute, tokens * k));
         const std::size_t out = DeviceArena::padded(dtype_bytes(out_type, tokens * n));
         memory_ = {};
-        memory_ = DeviceArena("bench gemm", kCopies * (plain + packed) + scratch + x + out);
+        memory_ = DeviceArena("gemm", kCopies * (plain + packed) + scratch + x + out);
         ctx_.scratch = {memory_.array<std::byte>(scratch), scratch};
         x_ = memory_.tensor(compute, {tokens_, shape.k});
         out_ = memory_.tensor(out_type, {tokens_, shape.n});

@@ -1,4 +1,4 @@
-// What `millrace bench overlap` measures: how much of a gradient exchange is hidden by the backward
+// What `millrace-lab overlap` measures: how much of a gradient exchange is hidden by the backward
 // pass, with one real rank on a GPU and ghosts for the others.
 #pragma once
 

@@ -20,7 +20,7 @@ OnValue driver_function(const char* name) {
     MR_CUDA_CALL(
         cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &result));
     if (result != cudaDriverEntryPointSuccess || !function) {
-        throw Error::device({.field = "bench overlap",
+        throw Error::device({.field = "overlap",
                              .problem = std::string("the GPU's driver has no ") + name,
                              .remedy = "install a driver for CUDA 12.5 or newer"});
     }

@@ -1,4 +1,5 @@
-// What a gradient exchange sends and when, as data: the part of `bench overlap` that needs no GPU.
+// What a gradient exchange sends and when, as data: the part of `millrace-lab overlap` that needs
+// no GPU.
 //
 // One rank is real, the others are ghosts. As in comm::Comm, a bucket is exchanged in two phases.
 // Scatter: every rank sends each other rank its share of the gradients, and receives the parts of

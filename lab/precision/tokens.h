@@ -1,4 +1,4 @@
-// The data for `bench precision`: the same batches for each way, and a held-out
+// The data for `millrace-lab precision`: the same batches for each way, and a held-out
 // text.
 #pragma once
 

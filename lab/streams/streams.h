@@ -1,4 +1,4 @@
-// What `millrace bench streams` measures: an array goes to the device, a kernel computes on it, it
+// What `millrace-lab streams` measures: an array goes to the device, a kernel computes on it, it
 // comes back; on one stream or several, in different orders, compared with the time of the longest
 // of the three parts.
 #pragma once

@@ -231,8 +231,9 @@ def train(*, progress: Progress = None, on_step: OnStep | None = None,
 
     >>> import millrace as mr, tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> stories = mr.data.storybook(stories=40, out=f"{folder}/stories.txt")
-    >>> packed = mr.data.pack(data=stories.path, tokenizer="storyteller", out=f"{folder}/data")
+    >>> with open(f"{folder}/texts.txt", "w") as file:
+    ...     _ = file.write("A cat sat by the mill.<|endoftext|>The wheel turned.<|endoftext|>" * 50)
+    >>> packed = mr.data.pack(data=f"{folder}/texts.txt", tokenizer="storyteller", out=f"{folder}/data")
     >>> run = mr.train(dim=32, layers=1, heads=2, data=packed.path, out=f"{folder}/run", steps=3,
     ...                batch=2, seq=32, device="cpu", sample_tokens=0)
     >>> [step["step"] for step in run.metrics]

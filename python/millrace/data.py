@@ -2,9 +2,10 @@
 
     >>> import millrace as mr, tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> stories = mr.data.storybook(stories=20, seed=1, out=f"{folder}/stories.txt")
-    >>> packed = mr.data.pack(data=stories.path, tokenizer="storyteller", out=f"{folder}/data")
-    >>> packed.train_tokens > 1000
+    >>> with open(f"{folder}/texts.txt", "w") as file:
+    ...     _ = file.write("A cat sat by the mill.<|endoftext|>The wheel turned.<|endoftext|>" * 50)
+    >>> packed = mr.data.pack(data=f"{folder}/texts.txt", tokenizer="storyteller", out=f"{folder}/data")
+    >>> packed.train_tokens > 500
     True
 """
 from __future__ import annotations
@@ -24,22 +25,7 @@ from ._core import InputError, UsageError
 from ._paths import Path, text_of
 from ._progress import Progress, Shown
 
-__all__ = ["Packed", "Stories", "pack", "storybook"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Stories:
-    """A file of stories whose every choice has a known probability.
-
-    - entropy_nats: of a story, exact: what the loss of no model can go below
-    - mean_nats: of those that were written
-    """
-
-    path: pathlib.Path
-    stories: int
-    bytes: int
-    entropy_nats: float
-    mean_nats: float
+__all__ = ["Packed", "pack"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,21 +42,6 @@ class Packed:
     train_tokens: int
     val_documents: int
     val_tokens: int
-
-
-def storybook(*, out: Path, stories: int = 1000, seed: int = 0, force: bool = False,
-              progress: Progress = None) -> Stories:
-    """Writes short children's stories from a grammar with known probabilities.
-
-    force: replace a file that is there.
-    """
-    if text_of(out, "out") == "-":
-        raise UsageError("out = -: stands for standard output on the command line; name a file")
-    made = call("data.storybook", ["data", "storybook"],
-                {"out": out, "stories": stories, "seed": seed, "force": force},
-                Shown(progress))
-    return Stories(pathlib.Path(made["out"]), made["stories"], made["bytes"],
-                   made["entropy_nats_per_story"], made["mean_nats_per_story"])
 
 
 def pack(*, data: Path | Sequence[Path], tokenizer: Path, out: Path, force: bool = False,

@@ -104,6 +104,7 @@ def main():
          "--doctest-modules", "--doctest-ignore-import-errors", "--pyargs", "millrace",
          str(SOURCE / "python" / "tests"), *sys.argv[2:]],
         cwd=work, env={**os.environ, "MILLRACE_BIN": str(build / "millrace"),
+             "MILLRACE_LAB": str(build / "millrace-lab"),
                        "MILLRACE_SOURCE": str(SOURCE),
                        "MILLRACE_DEVICE": os.environ.get("MILLRACE_DEVICE") or "cpu",
                        "PYTHONPYCACHEPREFIX": str(work / "pycache")})

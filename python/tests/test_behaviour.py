@@ -294,10 +294,9 @@ def test_arguments_of_a_wrong_type(model, call):
                                              template_file=path)),
     ("path", lambda m, path: m.profile("Once", max_tokens=1).save_html(path)),
     ("path", lambda m, path: m.profile("Once", max_tokens=1).save_trace(path)),
-    ("out", lambda m, path: mr.data.storybook(out=path, stories=1)),
     ("data", lambda m, path: mr.data.pack(data=path, tokenizer="storyteller", out="x")),
     ("out", lambda m, path: mr.train(data="x", out=path)),
-], ids=range(8))
+], ids=range(7))
 def test_paths_that_are_not_utf_8(model, name, call, path):
     with pytest.raises(mr.InputError, match=f"^{name} = b?'/tmp/.*: is not UTF-8; rename it"):
         call(model, path)

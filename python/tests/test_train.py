@@ -23,8 +23,9 @@ SMALL = {"dim": 32, "layers": 1, "heads": 2, "batch": 2, "seq": 32, "device": DE
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    stories = mr.data.storybook(stories=60, seed=3, out=folder / "stories.txt")
-    return mr.data.pack(data=stories.path, tokenizer="storyteller", out=folder / "data", val=0.1)
+    subprocess.run([os.environ["MILLRACE_LAB"], "story", "write", "--stories", "60", "--seed", "3", "--out",
+                    folder / "stories.txt"], check=True)
+    return mr.data.pack(data=folder / "stories.txt", tokenizer="storyteller", out=folder / "data", val=0.1)
 
 
 def without_times(metrics):
@@ -125,7 +126,8 @@ def test_callbacks_are_told_and_may_stop_the_run(packed, tmp_path):
         mr.train(**SMALL, data=packed.path, out=tmp_path / "other", steps=3, on_step=enough)
     assert mr.Run(tmp_path / "other").checkpoint.name == "step-000001"  # saved first
     with pytest.raises(RuntimeError, match="enough"):
-        mr.data.storybook(out=tmp_path / "s", stories=9, progress=lambda *_: enough(0))
+        mr.data.pack(data=packed.path.parent / "stories.txt", tokenizer="storyteller", out=tmp_path / "s",
+                     progress=lambda *_: enough(0))
     assert not (tmp_path / "s").exists()
 
 
@@ -194,11 +196,9 @@ def test_the_options_are_those_of_the_program():
         if kind in ("MODEL", "FOLDER", "RUN"):
             wanted = "Path"
         assert types[name].__forward_arg__ == wanted, name
-    for function in ("pack", "storybook"):
-        keywords = set(inspect.signature(getattr(mr.data, function)).parameters)
-        options = {name[2:].replace("-", "_")
-                   for name, _, _ in _core.command_options(["data", function])}
-        assert keywords - {"progress"} == options - hidden, function
+    keywords = set(inspect.signature(mr.data.pack).parameters)
+    options = {name[2:].replace("-", "_") for name, _, _ in _core.command_options(["data", "pack"])}
+    assert keywords - {"progress"} == options - hidden
 
 
 @pytest.mark.parametrize("words, options", [
@@ -271,14 +271,6 @@ def test_packing(packed, program, tmp_path):
     whole = mr.data.pack(data=[text, other], tokenizer="storyteller", out=tmp_path / "d", split="",
                          force=True, val=0)
     assert (whole.train_documents, whole.val_documents, whole.files) == (2, 0, 2)
-    with pytest.raises(mr.UsageError, match="name a file"):
-        mr.data.storybook(out="-")
-    with pytest.raises(mr.UsageError, match="standard output"):
-        mr.data.storybook(out=b"-")
-    stories = mr.data.storybook(out=tmp_path / "s.txt", stories=5, seed=9)
-    program_said = subprocess.run([os.environ["MILLRACE_BIN"], "data", "storybook", "--stories",
-                                   "5", "--seed", "9", "--out", "-"], capture_output=True)
-    assert stories.path.read_bytes() == program_said.stdout and stories.stories == 5
 
 
 def test_a_folder_that_holds_no_run(tmp_path):

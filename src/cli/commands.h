@@ -8,11 +8,19 @@
 
 namespace mr::cli {
 
-// The program: parses, calls, prints, and returns the exit code. main() only calls this, so that a
-// test can wrap the program (tests/cli/faulty.cpp).
-int program(int argc, char** argv);
-
 using Action = std::function<int()>;  // returns the exit code
+
+// A program: its name, and its commands.
+struct Program {
+    const char* name;
+    const char* about;
+    const char* examples;  // the end of its help
+    void (*add)(const Command& app, Action& action);
+};
+// Parses, calls, prints, and returns the exit code.
+int run_program(const Program& program, int argc, char** argv);
+// `millrace`. main() only calls this, so that a test can wrap the program (tests/cli/faulty.cpp).
+int program(int argc, char** argv);
 
 void add_run(const Command& app, Action& action);
 void add_chat(const Command& app, Action& action);
@@ -28,24 +36,12 @@ void add_plan(const Command& app, Action& action);
 void add_train(const Command& app, Action& action);
 void add_data(const Command& app, Action& action);
 void add_tokenizer(const Command& app, Action& action);
-void add_completion(const Command& app, Action& action);   // and man, which the build calls
-void add_data_check(const Command& data, Action& action);  // data check
+void add_completion(const Command& app, Action& action);  // and man, which the build calls
 
 // Subcommands of `bench` (bench/*.cpp).
-void add_bench_attention(const Command& bench, Action& action);
 void add_bench_batch(const Command& bench, Action& action);
-void add_bench_comm(const Command& bench, Action& action);
-void add_bench_context(const Command& bench, Action& action);
 void add_bench_diffusion(const Command& bench, Action& action);
-void add_bench_fusion(const Command& bench, Action& action);
-void add_bench_gemm(const Command& bench, Action& action);
-void add_bench_ladder(const Command& bench, Action& action);
-void add_bench_norm(const Command& bench, Action& action);
-void add_bench_overlap(const Command& bench, Action& action);
-void add_bench_precision(const Command& bench, Action& action);
-void add_bench_sample(const Command& bench, Action& action);
 void add_bench_serve(const Command& bench, Action& action);
-void add_bench_streams(const Command& bench, Action& action);
 void add_bench_train(const Command& bench, Action& action);
 
 }  // namespace mr::cli

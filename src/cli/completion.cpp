@@ -130,8 +130,8 @@ std::string bash_script(const CommandOutline& program) {
     }
     // An empty result is completed by file names (-o default).
     return fmt::format(
-        "# Completion of millrace for bash, made by 'millrace completion bash'.\n"
-        "_millrace() {{\n"
+        "# Completion of {name} for bash, made by '{name} completion bash'.\n"
+        "_{name}() {{\n"
         "    local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}}\n"
         "    local path= options= commands= i\n"
         "    COMPREPLY=()\n"
@@ -153,9 +153,10 @@ std::string bash_script(const CommandOutline& program) {
         "        COMPREPLY=($(compgen -W \"$commands\" -- \"$cur\"))\n"
         "    fi\n"
         "}}\n"
-        "complete -o default -F _millrace millrace\n",
+        "complete -o default -F _{name} {name}\n",
         find_path(all, "${COMP_WORDS[i]}", "1", "COMP_CWORD"),
-        value_cases(all, "COMPREPLY=($(compgen -W \"{}\" -- \"$cur\")); return", "return"), words);
+        value_cases(all, "COMPREPLY=($(compgen -W \"{}\" -- \"$cur\")); return", "return"), words,
+        fmt::arg("name", program.name));
 }
 
 std::string zsh_script(const CommandOutline& program) {
@@ -178,9 +179,9 @@ std::string zsh_script(const CommandOutline& program) {
                         fmt::join(commands, " "));
     }
     return fmt::format(
-        "#compdef millrace\n"
-        "# Completion of millrace for zsh, made by 'millrace completion zsh'.\n"
-        "_millrace() {{\n"
+        "#compdef {name}\n"
+        "# Completion of {name} for zsh, made by '{name} completion zsh'.\n"
+        "_{name}() {{\n"
         "    local path_= prev=${{words[CURRENT-1]}} i\n"
         "    local -a options commands\n"
         "{}"
@@ -198,10 +199,10 @@ std::string zsh_script(const CommandOutline& program) {
         "        _files\n"
         "    fi\n"
         "}}\n"
-        "if [[ $funcstack[1] == _millrace ]]; then\n"
-        "    _millrace \"$@\"\n"
+        "if [[ $funcstack[1] == _{name} ]]; then\n"
+        "    _{name} \"$@\"\n"
         "else\n"
-        "    compdef _millrace millrace\n"
+        "    compdef _{name} {name}\n"
         "fi\n",
         // $path is zsh's own, tied to $PATH.
         [&] {
@@ -211,7 +212,8 @@ std::string zsh_script(const CommandOutline& program) {
             }
             return text;
         }(),
-        value_cases(all, "compadd -- {}; return", "_files; return"), lists);
+        value_cases(all, "compadd -- {}; return", "_files; return"), lists,
+        fmt::arg("name", program.name));
 }
 
 std::string fish_script(const CommandOutline& program) {
@@ -221,8 +223,8 @@ std::string fish_script(const CommandOutline& program) {
         if (!key(*command).empty()) keys.push_back(key(*command));
     }
     std::string text = fmt::format(
-        "# Completion of millrace for fish, made by 'millrace completion fish'.\n"
-        "function __millrace_at\n"
+        "# Completion of {name} for fish, made by '{name} completion fish'.\n"
+        "function __{name}_at\n"
         "    set -l path ''\n"
         "    for word in (commandline -opc)[2..-1]\n"
         "        if contains -- \"$path/$word\" {}\n"
@@ -231,10 +233,10 @@ std::string fish_script(const CommandOutline& program) {
         "    end\n"
         "    test \"$path\" = \"$argv[1]\"\n"
         "end\n",
-        fmt::join(keys, " "));
+        fmt::join(keys, " "), fmt::arg("name", program.name));
     for (const CommandOutline* command : all) {
-        const std::string at =
-            fmt::format("complete -c millrace -n \"__millrace_at '{}'\"", key(*command));
+        const std::string at = fmt::format("complete -c {name} -n \"__{name}_at '{}'\"",
+                                           key(*command), fmt::arg("name", program.name));
         for (const Word& word : plain_words(*command)) {
             text += fmt::format("{} -f -a {} -d {}\n", at, word.name, quoted(word.about, true));
         }

@@ -1,4 +1,4 @@
-// millrace completion: a script for a shell. millrace man: the man page, which the build generates
+// PROGRAM completion: a script for a shell. PROGRAM man: the man page, which the build generates
 // and installs.
 #include <fmt/format.h>
 
@@ -19,11 +19,12 @@ void add_completion(const Command& app, Action& action) {
         .one_of({"bash", "zsh", "fish"})
         .required();
     command.footer(
-        "Examples:\n"
-        "  source <(millrace completion bash)\n"
-        "  millrace completion zsh > \"${fpath[1]}/_millrace\"\n"
-        "  millrace completion fish > ~/.config/fish/completions/millrace.fish\n"
-        "'make install' puts all three where the shells look for them.");
+        fmt::format("Examples:\n"
+                    "  source <({0} completion bash)\n"
+                    "  {0} completion zsh > \"${{fpath[1]}}/_{0}\"\n"
+                    "  {0} completion fish > ~/.config/fish/completions/{0}.fish\n"
+                    "'make install' puts all three where the shells look for them.",
+                    program_name()));
     command.callback([app, shell, &action] {
         action = [app, shell] {
             out(completion_script(app.outline(), *shell));
@@ -34,7 +35,7 @@ void add_completion(const Command& app, Action& action) {
     man.hide();
     man.callback([app, &action] {
         action = [app] {
-            out(man_page(app.outline(), fmt::format("millrace {}", millrace::version())));
+            out(man_page(app.outline(), fmt::format("{} {}", program_name(), millrace::version())));
             return 0;
         };
     });

@@ -1,64 +1,24 @@
-// millrace data storybook: stories in which every choice has a known probability.
 // millrace data pack: texts into token shards for training.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <ostream>
-#include <streambuf>
 #include <string>
 
 #include "cli/caller.h"
-#include "cli/existing_file.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "core/error.h"
-#include "core/output_file.h"
 #include "core/thread_pool.h"
 #include "observe/units.h"
-#include "story/storybook.h"
 #include "train/pack.h"
 
 namespace mr::cli {
 namespace {
-
-struct DataOptions {
-    std::uint64_t stories = 1000;
-    std::uint64_t seed = 0;
-    std::string out;
-    bool force = false;
-    SharedOptions shared;  // only --json
-};
-
-// A stream into a file that appears whole or not at all, or into standard output.
-class Sink : public std::streambuf {
-  public:
-    explicit Sink(OutputFile* file) : file_(file) {}
-
-  protected:
-    std::streamsize xsputn(const char* data, std::streamsize count) override {
-        const std::string_view text(data, static_cast<std::size_t>(count));
-        if (file_) {
-            file_->write(text);
-        } else {
-            cli::out(text);
-        }
-        return count;
-    }
-    int_type overflow(int_type c) override {
-        if (traits_type::eq_int_type(c, traits_type::eof())) return traits_type::not_eof(c);
-        const char byte = traits_type::to_char_type(c);
-        return xsputn(&byte, 1) == 1 ? c : traits_type::eof();
-    }
-
-  private:
-    OutputFile* file_;
-};
 
 struct Terminal {
     InterruptGuard guard;
@@ -89,53 +49,6 @@ class Told {
     std::optional<Terminal> terminal_;
     Caller* caller_;
 };
-
-int storybook(const DataOptions& options, Caller* caller) {
-    Told told(caller);
-    const bool to_file = options.out != "-";
-    if (to_file) refuse_existing_file(options.out, options.force);
-    std::optional<OutputFile> file;
-    if (to_file) file.emplace(options.out);
-    Sink sink(to_file ? &*file : nullptr);
-    std::ostream stream(&sink);
-    stream.exceptions(std::ios::badbit);  // errors of the sink are thrown as they are
-    const story::StorybookStats stats = story::write_storybook(
-        stream, options.stories, options.seed,
-        [progress = told.progress()](std::uint64_t done, std::uint64_t total) {
-            if (progress) progress("writing stories", done, total);
-        });
-    if (to_file) file->commit();
-
-    const double bits = stats.entropy_nats / std::log(2.0);
-    const auto json = [&]() -> Json {
-        const story::Grammar::Size size = story::Storybook::grammar().size();
-        return {{"out", options.out},
-                {"stories", stats.stories},
-                {"seed", options.seed},
-                {"bytes", stats.bytes},
-                {"entropy_nats_per_story", stats.entropy_nats},
-                {"entropy_bits_per_story", bits},
-                {"mean_nats_per_story", stats.mean_nats},
-                {"grammar",
-                 {{"rules", size.rules},
-                  {"tables", size.tables},
-                  {"records", size.records},
-                  {"alternatives", size.alternatives},
-                  {"words", size.words}}}};
-    };
-    if (told.takes(options.shared, json)) return 0;
-    const std::string text = fmt::format(
-        "{}, {}; entropy {:.3f} nats ({:.3f} bits) per story, exact; mean of those "
-        "written: {:.3f} nats\n",
-        observe::counted(stats.stories, "story", "stories"), observe::counted(stats.bytes, "byte"),
-        stats.entropy_nats, bits, stats.mean_nats);
-    if (to_file) {
-        out(text);
-    } else {
-        err(text);
-    }
-    return 0;
-}
 
 struct PackCommand {
     train::PackOptions pack;
@@ -269,34 +182,10 @@ void add_pack(const Command& data, Action& action, Caller* caller) {
 }  // namespace
 
 void add_data(const Command& app, Action& action, Caller* caller) {
-    auto options = std::make_shared<DataOptions>();
-    const Command data = app.add_subcommand("data", "Make training texts, and pack them");
+    const Command data = app.add_subcommand("data", "Pack texts for training");
     data.require_subcommand();
-    data.footer(
-        "Examples:\n"
-        "  millrace data storybook --stories 1000 --seed 1 --out stories.txt\n"
-        "  millrace data pack --data stories.txt --tokenizer tok/ --out data/");
+    data.footer("Example:\n  millrace data pack --data stories.txt --tokenizer tok/ --out data/");
     add_pack(data, action, caller);
-    const Command command = data.add_subcommand(
-        "storybook", "Write short children's stories from a grammar with known probabilities");
-    command.add_option("--stories", options->stories, "Number of stories")
-        .range(std::uint64_t{1}, std::uint64_t{1} << 40)
-        .shows_default();
-    command.add_option("--seed", options->seed, "Same seed, same stories").shows_default();
-    command.add_option("--out", options->out, "The file to write; '-': standard output")
-        .required()
-        .shown_as("FILE");
-    command.add_flag("--force", options->force, "Replace an existing file");
-    add_json_option(command, options->shared);
-    command.footer("Example:\n  millrace data storybook --stories 1000 --seed 1 --out stories.txt");
-    command.callback([options, caller, &action] {
-        if (options->shared.json && options->out == "-") {
-            throw Error::usage(
-                {.field = "--json", .problem = "needs --out FILE: '-' is taken by the stories"});
-        }
-        action = [options, caller] { return storybook(*options, caller); };
-    });
-    if (!caller) add_data_check(data, action);
 }
 
 void add_data(const Command& app, Action& action) { add_data(app, action, nullptr); }

@@ -120,7 +120,7 @@ void refuse_diffusion(const model::Model& model, const char* command) {
                         .value = model.source,
                         .problem = std::string("is a diffusion model; ") + command +
                                    " needs an autoregressive one",
-                        .remedy = "use bench diffusion"});
+                        .remedy = "use 'millrace bench diffusion'"});
 }
 
 }  // namespace mr::cli

@@ -27,7 +27,6 @@
 #include "text/documents.h"
 #include "text/tokenizer.h"
 #include "train/corpus.h"
-#include "train/story_floor.h"
 
 namespace mr::cli {
 namespace {
@@ -52,15 +51,9 @@ decode::ContextMode mode_of(const std::string& name) {
     return Mode::full;
 }
 
-// For documents that are whole stories of the storybook, with beginning and end.
-std::optional<train::StoryDistance> distance_to_storybook(const std::string& text,
-                                                          const decode::EvalOptions& options,
-                                                          const decode::EvalResult& result,
-                                                          const text::Tokenizer& tokenizer) {
-    if (!options.ends || options.split.empty() || result.cut > 0 || !tokenizer.bos()) {
-        return std::nullopt;
-    }
-    return train::story_distance(decode::split_documents(text, options), result.document_nats);
+// Whether no document was cut, and the first token of each was predicted, too.
+bool is_whole(const decode::EvalResult& result, const LoadedModel& loaded) {
+    return result.cut == 0 && loaded.model->tokenizer->bos().has_value();
 }
 
 // Documents read at a time: short ones fill a pass together.
@@ -91,8 +84,9 @@ Planned plan(const EvalCommandOptions& options, const std::string& mode,
     return planned;
 }
 
-Json json_of(const decode::EvalMode& mode, const std::optional<train::StoryDistance>& distance,
-             const std::string& model, const std::string& text) {
+// whole: each document was predicted from its beginning to its end.
+Json json_of(const decode::EvalMode& mode, bool whole, const std::string& model,
+             const std::string& text) {
     const decode::EvalResult& result = mode.result;
     Json json = {{"model", model},
                  {"text", text},
@@ -116,12 +110,7 @@ Json json_of(const decode::EvalMode& mode, const std::optional<train::StoryDista
         json["sample_tokens"] = result.sample_tokens;
         json["sample_nll"] = result.sample_nll;
     }
-    if (distance) {
-        json["storybook"] = {{"nats_per_story", distance->own},
-                             {"entropy", distance->entropy},
-                             {"distance", distance->above},
-                             {"standard_error", distance->error}};
-    }
+    if (whole) json["document_nats"] = result.document_nats;
     return json;
 }
 
@@ -129,8 +118,7 @@ void print_figure(const char* name, const std::string& value) {
     out(fmt::format("{:<19}{}\n", name, value));
 }
 
-void print_one(const decode::EvalMode& mode, const std::optional<train::StoryDistance>& distance,
-               bool ends) {
+void print_one(const decode::EvalMode& mode, bool ends) {
     const decode::EvalResult& result = mode.result;
     print_figure("documents", fmt::format("{}", result.documents));
     print_figure("tokens", fmt::format("{}", result.tokens));
@@ -141,12 +129,6 @@ void print_one(const decode::EvalMode& mode, const std::optional<train::StoryDis
     if (mode.mode != decode::ContextMode::full)
         print_figure("evicted tokens", fmt::format("{}", result.evicted));
     if (ends) print_figure("nats per document", fmt::format("{:.3f}", result.nats_per_document()));
-    if (distance) {
-        print_figure("storybook's own",
-                     fmt::format("{:.3f} (its entropy: {:.3f})", distance->own, distance->entropy));
-        print_figure("distance", fmt::format("{:.3f} +- {:.3f} nats per story", distance->above,
-                                             distance->error));
-    }
 }
 
 // A row of the table of modes, printed as soon as it is known.
@@ -178,21 +160,17 @@ int eval_diffusion(const EvalCommandOptions& options, const std::string& text,
         decode::evaluate_diffusion(*engine, text, options.eval, how, line.callback());
     line.remove();
     const decode::EvalResult& exact = got.exact;
-    decode::EvalOptions whole = options.eval;
-    whole.ends = true;
-    const std::optional<train::StoryDistance> distance =
-        distance_to_storybook(text, whole, exact, *loaded.model->tokenizer);
     const double a_pass = static_cast<double>(exact.tokens) / static_cast<double>(got.passes);
     const decode::EvalMode mode{decode::ContextMode::full, {}, engine->options().context, 0, exact};
     if (options.shared.json) {
-        Json json = json_of(mode, distance, loaded.model->source, options.text);
+        Json json = json_of(mode, is_whole(exact, loaded), loaded.model->source, options.text);
         json["tokens_per_pass"] = a_pass;
         if (how.bound > 0) json["bound_nll"] = got.bound_nll;
         if (got.bound_error) json["bound_standard_error"] = *got.bound_error;
         out(json_text(json));
         return 0;
     }
-    print_one(mode, distance, true);
+    print_one(mode, true);
     print_figure("tokens per pass", fmt::format("{:.3f}", a_pass));
     if (how.bound > 0) {
         print_figure("bound",
@@ -284,15 +262,14 @@ int eval(const Command& command, const EvalCommandOptions& options) {
             decode::evaluate(*engine, text, planned.eval, line.callback())});
         line.remove();
         const decode::EvalResult& result = mode.result;
-        const std::optional<train::StoryDistance> distance =
-            distance_to_storybook(text, planned.eval, result, *loaded.model->tokenizer);
         if (options.shared.json) {
-            const Json json = json_of(mode, distance, loaded.model->source, options.text);
+            const Json json = json_of(mode, options.eval.ends && is_whole(result, loaded),
+                                      loaded.model->source, options.text);
             out(alone ? json_text(json) : json_line(json));
             continue;
         }
         if (alone) {
-            print_one(mode, distance, options.eval.ends);
+            print_one(mode, options.eval.ends);
         } else {
             print_row(mode, all.modes.size() == 1);
         }
@@ -330,8 +307,8 @@ void add_eval(const Command& app, Action& action) {
         .range(0, 1 << 30)
         .shows_default();
     command.add_flag("--ends", options->eval.ends,
-                     "Predict the end of each document, too; for stories of 'data storybook', also "
-                     "report the distance to their entropy. Diffusion models always do both");
+                     "Predict the end of each document, too, as diffusion models always do; --json "
+                     "then has the nats of each whole document");
     command
         .add_option(
             "--context", options->modes,

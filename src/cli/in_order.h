@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "story/storybook.h"
+#include "text/documents.h"
 
 namespace mr::cli {
 
@@ -38,7 +38,7 @@ class InOrder {
     void end(bool whole) {
         if (whole && !prompt_.empty()) begin();  // an empty text, too, follows its prompt
         if (begun_) write_("\n");
-        if (separate_ && whole) write_(fmt::format("{}\n", story::kStorySeparator));
+        if (separate_ && whole) write_(fmt::format("{}\n", text::kEndOfText));
         begun_ = false;
         current_ = whole ? current_ + 1 : -1;  // after a text that was cut off, nothing is shown
         if (const auto next = held_.extract(current_)) push(current_, next.mapped());

@@ -70,13 +70,13 @@ void add_command(std::string& page, const CommandOutline& command) {
 
 std::string man_page(const CommandOutline& program, std::string_view version) {
     std::string page = fmt::format(
-        ".\\\" Made by 'millrace man' from the program's own help.\n"
-        ".TH MILLRACE 1 \"\" \"{}\" \"User Commands\"\n"
-        ".SH NAME\nmillrace \\- {}\n"
-        ".SH SYNOPSIS\n\\fBmillrace\\fR \\fICOMMAND\\fR [\\fIMODEL\\fR] [\\fIOPTIONS\\fR]\n"
+        ".\\\" Made by '{name} man' from the program's own help.\n"
+        ".TH {name} 1 \"\" \"{}\" \"User Commands\"\n"
+        ".SH NAME\n{name} \\- {}\n"
+        ".SH SYNOPSIS\n\\fB{name}\\fR \\fICOMMAND\\fR [\\fIMODEL\\fR] [\\fIOPTIONS\\fR]\n"
         ".SH DESCRIPTION\n{}\n.PP\n.nf\n{}\n.fi\n.SH COMMANDS\n",
-        plain(version), "run, serve and train transformer language models", plain(program.about),
-        plain(program.footer));
+        plain(version), plain(program.about), plain(program.about), plain(program.footer),
+        fmt::arg("name", plain(program.name)));
     for (const CommandOutline& command : program.commands) add_command(page, command);
     page +=
         ".SH ENVIRONMENT\n"

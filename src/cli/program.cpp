@@ -1,4 +1,4 @@
-// millrace COMMAND: parses, calls, prints. Exit codes: 0, 1 bad input, 2 usage, 3 device or memory,
+// PROGRAM COMMAND: parses, calls, prints. Exit codes: 0, 1 bad input, 2 usage, 3 device or memory,
 // 128 + the signal after Ctrl-C (130), SIGTERM or SIGHUP.
 #include <fmt/format.h>
 #include <strings.h>
@@ -44,9 +44,27 @@ int fail(int code, std::string_view message) {
     return code;
 }
 
+// Commands that are the laboratory's now: what was typed, and what to type.
+constexpr std::pair<std::string_view, std::string_view> kMoved[] = {
+    {"millrace bench attention", "attention"}, {"millrace bench comm", "comm"},
+    {"millrace bench context", "context"},     {"millrace bench fusion", "fusion"},
+    {"millrace bench gemm", "gemm"},           {"millrace bench ladder", "ladder"},
+    {"millrace bench norm", "norms"},          {"millrace bench overlap", "overlap"},
+    {"millrace bench precision", "precision"}, {"millrace bench sample", "sampler"},
+    {"millrace bench streams", "streams"},     {"millrace data storybook", "story write"},
+    {"millrace data check", "story check"},
+};
+
 // CLI11 would report a misspelt command as an unexpected argument; name the nearest command
 // instead.
 void check_command(const CommandOutline& of, std::string_view word) {
+    const std::string typed = fmt::format("{} {}", of.path, word);
+    for (const auto& [before, now] : kMoved) {
+        if (typed != before) continue;
+        throw Error::usage({.field = std::string(word),
+                            .problem = "is an experiment of the laboratory",
+                            .remedy = fmt::format("'millrace-lab {}'", now)});
+    }
     std::vector<std::string> known;
     for (const CommandOutline& command : of.commands) {
         if (word == command.name) return;
@@ -302,17 +320,7 @@ void parse(CLI::App& app, const std::vector<std::string>& words) {
     }
 }
 
-int run_main(int argc, char** argv) {
-    CLI::App app{
-        "Millrace runs, serves and trains transformer language models, and shows where every byte "
-        "went."};
-    app.name("millrace");
-    set_help(app);
-    app.footer(kExamples);
-    app.set_version_flag("--version", version_line(), "Version, commit, compiler and CUDA");
-    app.require_subcommand(0, 1);
-    Action action;
-    const Command program(app);
+void add_commands(const Command& program, Action& action) {
     add_run(program, action);
     add_chat(program, action);
     add_serve(program, action);
@@ -327,7 +335,19 @@ int run_main(int argc, char** argv) {
     add_tokenizer(program, action);
     add_train(program, action);
     add_plan(program, action);
-    add_completion(program, action);
+}
+
+int run_main(const Program& program, int argc, char** argv) {
+    CLI::App app{program.about};
+    app.name(program.name);
+    set_help(app);
+    app.footer(program.examples);
+    app.set_version_flag("--version", version_line(), "Version, commit, compiler and CUDA");
+    app.require_subcommand(0, 1);
+    Action action;
+    const Command commands(app);
+    program.add(commands, action);
+    add_completion(commands, action);
 
     // `millrace help run` is `millrace run --help`.
     std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
@@ -387,16 +407,17 @@ std::vector<OptionOutline> options_of(const std::vector<std::string>& command) {
     return outline_of(*at, at->get_name()).options;
 }
 
-int program(int argc, char** argv) {
+int run_program(const Program& program, int argc, char** argv) {
+    set_program_name(program.name);
     hold_standard_streams();
     // A write returns an error instead, and the command ends cleanly: a closed pipe, a limit on
     // file sizes.
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGXFSZ, SIG_IGN);
-    explain_lost_maps("millrace");
+    explain_lost_maps(program.name);
     hold_back_memory();
     try {
-        return run_main(argc, argv);
+        return run_main(program, argc, argv);
     } catch (const Error& error) {
         const std::string hides = hides_bundled_model(error.info().file);
         return fail(error.exit_code(),
@@ -407,13 +428,23 @@ int program(int argc, char** argv) {
         return InterruptGuard::exit_code();
     } catch (const std::bad_alloc&) {
         // A message that needs no memory.
-        err("millrace: out of memory; use a smaller model, --ctx or weight type\n");
+        err(program.name);
+        err(": out of memory; use a smaller model, --ctx or weight type\n");
         return 3;
     } catch (const ContractError& error) {
         return fail(1, fmt::format("internal error, please report it: {}", error.what()));
     } catch (const std::exception& error) {
         return fail(1, error.what());
     }
+}
+
+int program(int argc, char** argv) {
+    return run_program({.name = "millrace",
+                        .about = "Millrace runs, serves and trains transformer language models, "
+                                 "and shows where every byte went.",
+                        .examples = kExamples,
+                        .add = add_commands},
+                       argc, argv);
 }
 
 }  // namespace mr::cli

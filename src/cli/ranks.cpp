@@ -15,7 +15,7 @@ int as_rank(double timeout, const std::function<int(comm::Comm&)>& body) {
     const std::unique_ptr<comm::Comm> comm = comm::join(comm::Comm::Seconds(timeout));
     if (comm->alone()) return body(*comm);
     const auto end = [&](int code, const char* what) {
-        err(fmt::format("millrace: rank {} of {}: {}\n", comm->rank(), comm->size(),
+        err(fmt::format("{}: rank {} of {}: {}\n", program_name(), comm->rank(), comm->size(),
                         one_line(what)));
         comm->abort(code);
     };

@@ -380,7 +380,7 @@ void add_run(const Command& app, Action& action) {
         .add_option("--count", options->count,
                     fmt::format("Number of texts, made in one batch with consecutive seeds, each "
                                 "followed by a line {}",
-                                story::kStorySeparator))
+                                text::kEndOfText))
         .range(1, 1 << 30)
         .shows_default();
     const Option logprobs =

@@ -69,6 +69,7 @@ extern "C" void on_interrupt(int signal) {
 }
 
 MessageFormat message_format = nullptr;
+const char* name = "millrace";
 
 }  // namespace
 
@@ -120,8 +121,12 @@ void remark(std::string_view line) {
 void complain(std::string_view line) {
     err(message_format
             ? message_format("error", line)
-            : fmt::format("{} {}\n", painted(STDERR_FILENO, Look::failure, "millrace:"), line));
+            : fmt::format("{} {}\n", painted(STDERR_FILENO, Look::failure, name + std::string(":")),
+                          line));
 }
+
+void set_program_name(const char* other) { name = other; }
+const char* program_name() { return name; }
 
 void set_message_format(MessageFormat format) { message_format = format; }
 bool has_message_format() { return message_format != nullptr; }

@@ -28,6 +28,9 @@ void note(std::string_view line);
 void remark(std::string_view line);
 // "millrace: LINE" on standard error: why the program ends.
 void complain(std::string_view line);
+// The name before such lines, if it is another program's.
+void set_program_name(const char* name);
+const char* program_name();
 // From now on the lines of these three on standard error are `format(kind, LINE)`, with the kinds
 // "note" and "error", and there are no progress lines: for a log that a program reads. The format
 // ends its line itself.

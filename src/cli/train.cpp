@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 
 #include "cli/caller.h"
+#include "cli/command_line.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
@@ -24,16 +23,6 @@
 
 namespace mr::cli {
 namespace {
-
-// As the shell had it, for the report. The /proc file has no size to map it by.
-std::string command_line() {
-    std::ifstream file("/proc/self/cmdline", std::ios::binary);
-    std::string out{std::istreambuf_iterator<char>(file), {}};
-    while (!out.empty() && out.back() == '\0') out.pop_back();
-    std::replace(out.begin(), out.end(), '\0', ' ');
-    std::replace(out.begin(), out.end(), '\n', ' ');
-    return out.empty() ? "millrace train" : out;
-}
 
 Json result_json(const train::TrainResult& r) {
     Json json = {{"run", r.folder},

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/terminal.h"
 #include "core/commit.h"
 #include "millrace/millrace.h"
 
@@ -9,7 +10,7 @@ namespace mr::cli {
 
 std::string version_line() {
     const std::string commit = mr::commit();
-    return fmt::format("millrace {}{}, {}, {}", millrace::version(),
+    return fmt::format("{} {}{}, {}, {}", program_name(), millrace::version(),
                        commit.empty() ? "" : ", commit " + commit, MR_COMPILER, MR_CUDA_VERSION);
 }
 

@@ -15,6 +15,7 @@
 #include "core/thread_pool.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
+#include "text/documents.h"
 #include "text/tokenizer_data.h"
 
 namespace mr::text {
@@ -23,7 +24,7 @@ struct BpeTrainOptions {
     std::int32_t vocab = 2048;
     // Ids 0, 1, ... The first marks the end of a text. encode() also puts it before every text,
     // because in training it stands before every document.
-    std::vector<std::string> special{"<|endoftext|>"};
+    std::vector<std::string> special{std::string(kEndOfText)};
     std::uint64_t min_count = 2;  // rarer pairs are not merged
 };
 

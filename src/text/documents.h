@@ -6,6 +6,9 @@
 
 namespace mr::text {
 
+// Between the documents of a text where nothing else is said, and a token of many vocabularies.
+inline constexpr std::string_view kEndOfText = "<|endoftext|>";
+
 // The documents of a text, one after another: the parts between separators, without leading blanks
 // and without one line end behind them (\n, \r\n, or the \r that a separator of \n leaves); empty
 // ones are dropped. Without a separator the whole text is one document, unchanged.

@@ -154,7 +154,7 @@ std::int32_t find_end(const text::Tokenizer& tokenizer, const PackOptions& optio
                             .problem = "is not a token of this tokenizer"});
     }
     if (tokenizer.eos()) return *tokenizer.eos();
-    if (const auto id = tokenizer.find(story::kStorySeparator)) return *id;
+    if (const auto id = tokenizer.find(text::kEndOfText)) return *id;
     throw Error::input({.file = options.tokenizer,
                         .problem = "the tokenizer has no token that ends a text",
                         .remedy = "name one with --end"});

@@ -8,21 +8,21 @@
 
 #include "core/progress.h"
 #include "core/thread_pool.h"
-#include "story/storybook.h"
+#include "text/documents.h"
 #include "train/shards.h"
 
 namespace mr::train {
 
 struct PackOptions {
-    std::vector<std::string> data;      // files, folders, globs
-    std::vector<std::string> val_data;  // for the validation split; empty: held out from `data`
-    std::string tokenizer;              // a tokenizer.json or its folder, a GGUF
-    std::string out;                    // must not exist, or be empty
-    std::string split{story::kStorySeparator};  // separator of documents; empty: each file is one
-    std::string end_token{};                    // empty: the tokenizer's own end of text
-    double val = 0.01;                          // share of the documents held out
-    std::optional<std::uint64_t> val_docs{};    // instead of `val`: number of documents
-    std::uint64_t seed = 0;                     // for the choice of validation documents
+    std::vector<std::string> data;        // files, folders, globs
+    std::vector<std::string> val_data;    // for the validation split; empty: held out from `data`
+    std::string tokenizer;                // a tokenizer.json or its folder, a GGUF
+    std::string out;                      // must not exist, or be empty
+    std::string split{text::kEndOfText};  // separator of documents; empty: each file is one
+    std::string end_token{};              // empty: the tokenizer's own end of text
+    double val = 0.01;                    // share of the documents held out
+    std::optional<std::uint64_t> val_docs{};  // instead of `val`: number of documents
+    std::uint64_t seed = 0;                   // for the choice of validation documents
     std::uint64_t shard_tokens = 100'000'000;
     bool parse_special = false;  // special tokens written out in the texts become their ids
     bool force = false;          // replace an existing data folder

@@ -63,10 +63,6 @@ std::string summary(const RunDescription& run, std::span<const StepMetrics> step
             line +=
                 fmt::format(" (lowest {:.4f} at {})", *sum.best_val->val_loss, sum.best_val->step);
         }
-        if (run.entropy > 0) {
-            line += fmt::format(", {:.4f} above the corpus's entropy of {:.4f}",
-                                *sum.last_val->val_loss - run.entropy, run.entropy);
-        }
     }
     if (run.tokens_per_step > 0) {
         line +=
@@ -92,7 +88,7 @@ Chart::Curve curve(const char* name, std::span<const StepMetrics> steps, Value v
     return all;
 }
 
-Chart loss_chart(const RunDescription& run, std::span<const StepMetrics> steps) {
+Chart loss_chart(std::span<const StepMetrics> steps) {
     Chart chart{.title = "Loss, nats per token", .x_name = "step", .may_be_log = true};
     chart.curves.push_back(curve("loss", steps, [](const StepMetrics& m) { return m.loss; }));
     Chart::Curve val{.name = "validation", .dots = true};
@@ -100,16 +96,12 @@ Chart loss_chart(const RunDescription& run, std::span<const StepMetrics> steps) 
         if (m.val_loss) val.points.emplace_back(m.step, *m.val_loss);
     }
     chart.curves.push_back(std::move(val));
-    if (run.entropy > 0) {
-        chart.levels.push_back(
-            {fmt::format("entropy of the corpus {:.4f}", run.entropy), run.entropy});
-    }
     return chart;
 }
 
 void add_charts(Page& page, const RunDescription& run, std::span<const StepMetrics> steps) {
     if (steps.empty()) return;
-    page.add(loss_chart(run, steps));
+    page.add(loss_chart(steps));
     const auto add = [&](const char* title, const char* name, bool from_zero, bool log,
                          Value value) {
         page.add(Chart{.title = title,

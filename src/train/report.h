@@ -25,7 +25,6 @@ struct RunDescription {
     std::int64_t tokens_per_step = 0;
     double flops_per_token = 0;  // forward and backward, by the model's shape
     double matrix_peak = 0;      // FLOP/s, measured
-    double entropy = 0;          // nats per token that the corpus has: no loss can stay below it
     MemoryPlan plan;
     std::uint64_t memory_taken = 0;  // beside the plan, as the device counts
     Ledger ledger;

@@ -23,7 +23,6 @@
 #include "train/run_folder.h"
 #include "train/sampler.h"
 #include "train/shards.h"
-#include "train/story_floor.h"
 #include "train/trainer.h"
 
 namespace mr::train {
@@ -211,9 +210,7 @@ class Run {
     // Time of a pipeline's passes in training, and the part of it spent waiting for other stages.
     double pass_seconds_ = 0, pass_wait_ = 0;
     bool interrupted_ = false;
-    bool floor_looked_for_ = false;
-    std::optional<StoryFloor> floor_;  // of the storybook's stories
-    std::optional<Ledger> watched_;    // of one step on a GPU, with its times
+    std::optional<Ledger> watched_;  // of one step on a GPU, with its times
 };
 
 }  // namespace mr::train

@@ -210,13 +210,6 @@ void Run::report() {
     run.tokens_per_step = o_.tokens_per_step();
     run.flops_per_token = static_cast<double>(model::TrainEngine::flops_per_token(spec, o_.seq));
     run.matrix_peak = events_.matrix_peak;
-    // The floor does not hold for a loss that includes the padding of blocks.
-    if (!floor_looked_for_ && !o_.diffusion()) {
-        floor_looked_for_ = true;
-        floor_ = story_floor(data_.val.tokens() > 0 ? data_.val : data_.train, data_.end_token,
-                             *tokenizer_);
-    }
-    if (floor_) run.entropy = floor_->nats_per_token;
     run.plan = plan();
     run.memory_taken = engine_->ops().memory_taken();
     run.ledger = watched_ ? *watched_ : engine_->ledger();

@@ -24,11 +24,11 @@ class Basics(driver.CliTest):
 
     def test_output_that_does_not_block_is_waited_for(self):
         """A parent may share a pipe that it made non-blocking; this one reads late."""
-        text = self.ok("data", "storybook", "--stories", 400, "--seed", 1, "--out", "-").out
+        text = self.ok(driver.LAB, "story", "write", "--stories", 400, "--seed", 1, "--out", "-").out
         self.assertGreater(len(text), 1 << 17)  # more than a pipe holds
         ours, theirs = os.pipe()
         os.set_blocking(theirs, False)
-        with subprocess.Popen([driver.BIN, "data", "storybook", "--stories", "400", "--seed", "1",
+        with subprocess.Popen([driver.LAB, "story", "write", "--stories", "400", "--seed", "1",
                                "--out", "-"], stdout=theirs, stderr=subprocess.PIPE) as process:
             os.close(theirs)
             time.sleep(0.3)
@@ -91,12 +91,6 @@ class Basics(driver.CliTest):
     def test_an_empty_text_follows_its_prompt(self):
         self.assertEqual(self.ok("run", "-p", "Once", "-n", 0, "-q").out, "Once\n")
         self.assertEqual(self.ok("run", "-p", "Once", "-n", 0, "-q", "--no-echo").out, "")
-
-    def test_a_bench_of_the_gpu_says_that_there_is_none(self):
-        for bench in ("attention", "gemm", "streams"):
-            result = self.fails(3, "bench", bench, env={"CUDA_VISIBLE_DEVICES": ""},
-                                says=f"bench {bench}: measures a GPU")
-            self.assertNotIn("--device", result.err)
 
     def test_machine(self):
         machine = self.ok_json("info")["machine"]

@@ -623,7 +623,7 @@ class Progress(typed_chat.TypedTest):
     def test_what_takes_long_is_named(self):
         """A program that sleeps while it works has taken long, whatever the work."""
         for command, names in ((("run", *self.SLOW, "-n", 1, "-p", "a"), rb"preparing weights|opening the model"),
-                               (("data", "storybook", "--stories", 200000, "--out", self.folder / "stories"),
+                               ((driver.LAB, "story", "write", "--stories", 200000, "--out", self.folder / "stories"),
                                 rb"writing stories|preparing")):
             self.start(command=command, ready=b"")
             time.sleep(0.05)

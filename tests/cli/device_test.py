@@ -24,11 +24,11 @@ class NoDevice(driver.CliTest):
     def test_cuda_without_a_gpu_is_one_line_and_exit_3(self):
         for command in (("run", "-p", "Once", *CUDA), ("bench", "decode", *CUDA),
                         ("bench", "prefill", *CUDA), ("bench", "load", *CUDA),
-                        ("bench", "sample", *CUDA), ("bench", "norm", *CUDA)):
+                        (driver.LAB, "sampler", *CUDA), (driver.LAB, "norms", *CUDA)):
             self.fails(3, *command, says="--device cpu", env=self.HIDDEN)
-        self.fails(3, "bench", "norm", says="millrace info", env=self.HIDDEN)
-        self.fails(3, "bench", "streams", says="millrace info", env=self.HIDDEN)
-        self.fails(3, "bench", "overlap", "random:gpt2", says="millrace info", env=self.HIDDEN)
+        self.fails(3, driver.LAB, "norms", says="millrace info", env=self.HIDDEN)
+        self.fails(3, driver.LAB, "streams", says="millrace info", env=self.HIDDEN)
+        self.fails(3, driver.LAB, "overlap", "random:gpt2", says="millrace info", env=self.HIDDEN)
 
     def test_auto_takes_the_cpu(self):
         got = self.ok_json("run", "-p", "Once", "-n", 1, "--device", "auto", env=self.HIDDEN)

@@ -58,13 +58,14 @@ class DiffusionTest(driver.CliTest):
 
     def test_the_bundled_model_is_near_the_entropy(self):
         stories = self.folder / "stories.txt"
-        self.ok("data", "storybook", "--stories", 48, "--seed", 5, "--out", stories)
+        self.ok(driver.LAB, "story", "write", "--stories", 48, "--seed", 5, "--out", stories)
         got = self.ok_json("eval", "storyteller-diffusion", "--text", stories, "--split",
                            "<|endoftext|>", "--bound", 0)
         # The requirement is 1.0 nats per story at most at 2 tokens per pass; measured 0.62 over 300
         # stories (docs/bundled-model.md). Here there are fewer stories, so allow for the standard
         # error.
-        book = got["storybook"]
+        book = self.ok_json(driver.LAB, "story", "distance", stories, "-",
+                            stdin=json.dumps(got).encode())
         self.assertLess(book["standard_error"], 0.3)
         self.assertLess(book["distance"] - book["standard_error"], 1.0)
         self.assertGreater(got["tokens_per_pass"], 2)
@@ -74,7 +75,7 @@ class DiffusionTest(driver.CliTest):
         made = self.ok("run", "storyteller-diffusion", "--temp", 1, "--top-k", 0, "--top-p", 1,
                        "--min-p", 0, "-n", 500, "--count", 40, "--seed", 1, "-q")
         own.write_bytes(made.raw)
-        census = self.ok_json("data", "check", own)
+        census = self.ok_json(driver.LAB, "story", "check", own)
         self.assertEqual(census["stories"], 40)
         # The requirement is 80%; measured 93% of 200 (docs/bundled-model.md). The standard error of
         # 40 is 6%.
@@ -235,7 +236,7 @@ class DiffusionTest(driver.CliTest):
                  "--confidence"),
                 (["eval", self.model, "--text", self.text, "--context", "window"], "--context"),
                 (["bench", "decode", self.model], "bench diffusion"),
-                (["bench", "context", self.model, "--tokens", "30", "--cap", "8"],
+                ([driver.LAB, "context", self.model, "--tokens", "30", "--cap", "8"],
                  "bench diffusion"),
                 (["bench", "diffusion", self.model, "--prefix-cache"], "--prefix-cache"),
                 (["bench", "diffusion", AR], "bench decode")):

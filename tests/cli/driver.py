@@ -13,6 +13,8 @@ import unittest
 SOURCE = pathlib.Path(os.environ.get("MILLRACE_SOURCE", pathlib.Path(__file__).parents[2]))
 BUILD = pathlib.Path(os.environ.get("MILLRACE_BUILD", SOURCE / "build" / "release"))
 BIN = os.environ.get("MILLRACE_BIN", str(BUILD / "millrace"))
+# As the first argument of a call it is the program that is called.
+LAB = os.environ.get("MILLRACE_LAB", str(BUILD / "millrace-lab"))
 # The program with MILLRACE_FAULT (faulty.cpp).
 FAULTY = os.environ.get("MILLRACE_FAULTY", str(BUILD / "millrace_faulty"))
 # Kills a program at a system call (kill_at.cpp).
@@ -56,6 +58,8 @@ class Result:
 
 
 def millrace(*arguments, stdin=b"", env=None, timeout=HANG, program=BIN, **kwargs):
+    if arguments and arguments[0] == LAB:
+        program, *arguments = arguments
     done = subprocess.run([program, *map(str, arguments)], input=stdin, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=timeout,
                           env={**os.environ, **(env or {})}, **kwargs)
@@ -143,7 +147,8 @@ class CliTest(unittest.TestCase):
         result = millrace(*arguments, **kwargs)
         self.assertEqual(result.code, code, f"millrace {arguments}: {result.out!r} {result.err!r}")
         self.assertEqual(result.out, "", f"millrace {arguments}")
-        self.assertTrue(result.err.startswith("millrace: "), result.err)
+        name = "millrace-lab: " if LAB in arguments[:1] else "millrace: "
+        self.assertTrue(result.err.startswith(name), result.err)
         self.assertTrue(result.err.endswith("\n"), result.err)
         self.assertEqual(result.err.count("\n"), 1, result.err)
         for text in [says] if isinstance(says, str) else says:

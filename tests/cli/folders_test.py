@@ -351,7 +351,7 @@ class FoldersTest(driver.CliTest):
         self.fails(2, *self.new(self.folder / "new"), "--vocab", "3", says="--vocab: unknown option;")
         empty = self.folder / "empty.txt"
         empty.write_text("")
-        for command in (["eval", self.run_, "--text", empty], ["data", "check", empty]):
+        for command in (["eval", self.run_, "--text", empty], [driver.LAB, "story", "check", empty]):
             self.fails(1, *command, says=["is empty", "with something in it"])
 
 

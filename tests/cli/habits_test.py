@@ -102,8 +102,8 @@ class Prompts(driver.CliTest):
         self.assertEqual(self.ok("tokenize", MODEL, "--file", self.fifo("Once upon"), "--ids").out, want)
 
     def test_stories_to_check_may_be_a_pipe(self):
-        stories = self.ok("data", "storybook", "--stories", 3, "--out", "-").out
-        self.assertEqual(self.ok_json("data", "check", self.fifo(stories))["stories"], 3)
+        stories = self.ok(driver.LAB, "story", "write", "--stories", 3, "--out", "-").out
+        self.assertEqual(self.ok_json(driver.LAB, "story", "check", self.fifo(stories))["stories"], 3)
 
 
     def test_a_prompt_needs_no_option(self):
@@ -188,7 +188,7 @@ class Names(driver.CliTest):
         for command in ("run", "chat", "info", "tokenize", "profile"):
             for model in (("",), ("-m", ""), ("--model", "")):
                 self.fails(2, command, *model, says=("is empty", f"'millrace {command} --help'"))
-        self.fails(2, "bench", "sample", "", says="is empty")
+        self.fails(2, driver.LAB, "sampler", "", says="is empty")
         self.fails(2, "bench", "decode", "", says="is empty")
         for arguments in (("run", MODEL, "--tokenizer", ""), ("run", MODEL, "--prompt-file", ""),
                           ("chat", MODEL, "--chat-template", ""), ("tokenize", MODEL, "--file", ""),

@@ -59,7 +59,7 @@ class Help(driver.CliTest):
             self.assertIn(name, all_)
         self.assertIn("'millrace run --help-all' has more options.", few)
         self.assertNotIn("has more options", all_)
-        self.assertNotIn("has more options", self.ok("data", "check", "--help").out)
+        self.assertNotIn("has more options", self.ok(driver.LAB, "story", "check", "--help").out)
         self.assertIn("\n  bench decode ", self.ok("--help-all").out)
 
     def test_an_option_that_is_not_there(self):
@@ -98,7 +98,7 @@ class Help(driver.CliTest):
                 (("run", "--top-p", "1.5"), "--top-p: must be from 0 to 1, not 1.5"),
                 (("run", "--seed", "-1"), "--seed: must not be negative, as '-1' is"),
                 (("info", "--threads", "2000"), "--threads: must be from 0 to 1024, not 2000"),
-                (("bench", "gemm", "--type", "q8_0,q9"), "--type: 'q9' is not a choice; use f32"),
+                ((driver.LAB, "gemm", "--type", "q8_0,q9"), "--type: 'q9' is not a choice; use f32"),
                 (("run", "-n"), "millrace: -n: needs a value (N)"),
                 (("run", "-ngl", "99"), "-ngl: is not an option here: the whole model runs on one device"),
                 (("tokenize", "-ngl", "99"), "-ngl: unknown option"),

@@ -132,12 +132,12 @@ class Memory(driver.CliTest):
         self.sweep(FINE, "convert", gguf, "OUT")
 
     def test_training(self):
-        for command in (("data", "storybook", "--stories", "10", "--seed", "1", "--out", "OUT.txt"),
+        for command in ((driver.LAB, "story", "write", "--stories", "10", "--seed", "1", "--out", "OUT.txt"),
                         ("tokenizer", "train", "--data", self.text, "--vocab", "280", "--out",
                          "OUT"),
                         ("data", "pack", "--data", self.text, "--tokenizer", self.tok, "--out",
                          "OUT"),
-                        ("data", "check", self.text),
+                        (driver.LAB, "story", "check", self.text),
                         ("train", *SHAPE, *QUIET, "--steps", "2", "--save-every", "1", "--data",
                          self.data, "--out", "OUT")):
             self.sweep(LIMITS, *command)

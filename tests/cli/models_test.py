@@ -146,7 +146,7 @@ class Models(driver.CliTest):
         self.fails(1, "info", "nosuch", says=("nosuch: no file, folder or bundled model has this name",
                                               "storyteller, storyteller-diffusion"))
         for command in (["run", "storyteler", "-p", "x"], ["info", "storyteler"],
-                        ["bench", "decode", "storyteler"], ["bench", "norm", "storyteler"],
+                        ["bench", "decode", "storyteler"], [driver.LAB, "norms", "storyteler"],
                         ["convert", "storyteler", self.folder / "o.gguf"]):
             self.fails(1, *command, says=said)
         self.fails(1, "info", says=said, env={"MILLRACE_MODEL": "storyteler"})

@@ -188,7 +188,7 @@ class Ranks(driver.CliTest):
         other = self.folder / "other"
         other.mkdir()
         text = other / "s.txt"
-        self.ok("data", "storybook", "--stories", 30, "--seed", 9, "--out", text)
+        self.ok(driver.LAB, "story", "write", "--stories", 30, "--seed", 9, "--out", text)
         self.ok("data", "pack", "--data", text, "--tokenizer", self.base / "tok", "--val-docs", 2, "--out",
                 other / "data")
         said = self.differing((*words, self.data), (*words, other / "data"))

@@ -33,7 +33,7 @@ QUIET = ["--sample-tokens", "0", "--eval-every", "0", "--eval-batches", "1", "--
 def pack_stories(base):
     """40 stories, their tokenizer and their data, under `base`: the three paths."""
     text, tok, data = base / "s.txt", base / "tok", base / "data"
-    for command in (["data", "storybook", "--stories", "40", "--seed", "1", "--out", text],
+    for command in ([driver.LAB, "story", "write", "--stories", "40", "--seed", "1", "--out", text],
                     ["tokenizer", "train", "--data", text, "--vocab", "280", "--out", tok],
                     ["data", "pack", "--data", text, "--tokenizer", tok, "--val-docs", "2",
                      "--out", data]):
@@ -413,7 +413,7 @@ class TrainTest(driver.CliTest):
     def test_data_that_is_not_the_runs(self):
         run, text, other = (self.folder / name for name in ("run", "t.txt", "other"))
         shutil.copytree(self.whole, run)
-        self.ok("data", "storybook", "--stories", 30, "--seed", 2, "--out", text)
+        self.ok(driver.LAB, "story", "write", "--stories", 30, "--seed", 2, "--out", text)
         self.ok("data", "pack", "--data", text, "--tokenizer", self.data, "--val-docs", 2, "--out",
                 other)
         self.fails(1, "train", "--resume", run, "--data", other, says="other data")

@@ -63,7 +63,7 @@ class TransformersTest(driver.CliTest):
     def test_a_tokenizer_is_the_one_of_hugging_faces_trainer(self):
         python = self.python_with("tokenizers")
         stories = self.folder / "stories.txt"
-        self.ok("data", "storybook", "--stories", 200, "--out", stories)
+        self.ok(driver.LAB, "story", "write", "--stories", 200, "--out", stories)
         texts = [(stories, 1024)] + [(DATA / "text" / name, vocab) for name, vocab in (
             ("tinystories_1000.txt", 2048), ("wiki.test.raw", 8192), ("tinyshakespeare.txt", 8192))]
         for text, vocab in texts:
@@ -84,7 +84,7 @@ class TransformersTest(driver.CliTest):
     def test_checkpoints_of_every_family(self):
         python = self.python_with("torch", "transformers")
         text, tok, data, one = (self.folder / n for n in ("s.txt", "tok", "data", "one.txt"))
-        self.ok("data", "storybook", "--stories", 2, "--out", text)
+        self.ok(driver.LAB, "story", "write", "--stories", 2, "--out", text)
         # Words, numbers and marks that some families' tokenizers split in their own way.
         one.write_text(text.read_text().split("<|endoftext|>")[0].strip() +
                        "\n\n\n  12345 I'LL  it's e\u0301 \u00e9!!!\n\n ok")

@@ -29,13 +29,13 @@ import pages
 
 SHELL = {"", "sh", "bash", "shell", "console"}
 # What a plain block's line begins with where it is a command and no output.
-COMMAND = re.compile(r"^(\$ |(?:[A-Z][A-Z0-9_]*=\S* +)*(?:millrace|make|pip|pip3|python|python3|mpirun|"
+COMMAND = re.compile(r"^(\$ |(?:[A-Z][A-Z0-9_]*=\S* +)*(?:millrace(?:-lab)?|make|pip|pip3|python|python3|mpirun|"
                      r"cmake|ctest|git|curl|docker|apt-get|sudo|tar|\./|bench/|tools/|scripts/|"
                      r"build/)(?:\s|[\w./-]*\s|$))")
 # A command within a sentence: it is not run, but must exist, with its options.
-INLINE = re.compile(r"^(?:millrace|make) (?!\.\.\.|[A-Z])\S")
+INLINE = re.compile(r"^(?:millrace(?:-lab)?|make) (?!\.\.\.|[A-Z])\S")
 # What may be run; other programs install, build, or need what is not here.
-HARMLESS = {"millrace", "python3", "echo", "printf", "cat", "head", "tail", "ls", "mkdir", "cd", "awk",
+HARMLESS = {"millrace", "millrace-lab", "python3", "echo", "printf", "cat", "head", "tail", "ls", "mkdir", "cd", "awk",
             "test", "wc", "sort", "diff"}
 # Folders whose commands are not run here, and why.
 EXEMPT = {"docs/notebook": "its pages are logs", "docs/contributing": "tests/contributing/ follows them"}
@@ -95,7 +95,7 @@ def simple_commands(command: str) -> list:
 
 class Program:
     def __init__(self, path: str):
-        self.path = path
+        self.path, self.name = path, pathlib.Path(path).name
 
     @functools.lru_cache(maxsize=None)
     def help(self, *words) -> str:
@@ -107,7 +107,7 @@ class Program:
         return set(re.findall(r"--?[a-z][a-z0-9-]*", self.help(*words)))
 
     def names(self, *words) -> set:
-        """The commands that `millrace WORDS` has."""
+        """The commands that `PROGRAM WORDS` has."""
         _, _, rest = self.help(*words).partition("Commands:\n")
         return set(re.findall(r"^  ([a-z]+)", rest.partition("\n\n")[0], re.MULTILINE))
 
@@ -116,23 +116,27 @@ class Program:
         path, rest = [], words[1:]
         while rest and self.names(*path) and not rest[0].startswith("-"):
             if rest[0] not in self.names(*path):
-                return [f"{' '.join(['millrace'] + path + rest[:1])}: no such command"]
+                return [f"{' '.join([self.name] + path + rest[:1])}: no such command"]
             path.append(rest.pop(0))
         wrong = []
         for word in rest:
             option = re.match(r"^\[?(--?[a-z][a-z0-9-]*)", word)
             if option and option[1] not in self.options(*path):
-                wrong.append(f"{' '.join(['millrace'] + path)}: no option {option[1]}")
+                wrong.append(f"{' '.join([self.name] + path)}: no option {option[1]}")
         return wrong
 
 
 class Checker:
     def __init__(self, root: pathlib.Path, program: str, scratch: pathlib.Path):
         self.root, self.program, self.scratch = root, Program(program), scratch
+        self.programs = {"millrace": self.program}
+        if (lab := pathlib.Path(program).with_name("millrace-lab")).exists():
+            self.programs["millrace-lab"] = Program(str(lab))
         self.targets = set(re.findall(r"^([a-z-]+):", (root / "Makefile").read_text(), re.MULTILINE))
         self.wrong, self.run, self.marked, self.named, self.slowest = [], 0, 0, 0, []
         (scratch / "bin").mkdir(parents=True)
-        (scratch / "bin" / "millrace").symlink_to(program)
+        for name, one in self.programs.items():
+            (scratch / "bin" / name).symlink_to(one.path)
         shutil.copytree(root / "models", scratch / "models")
         self.environment = dict(os.environ, MILLRACE_DEVICE="cpu", HOME=str(scratch),
                                 PATH=f"{scratch / 'bin'}:{os.environ.get('PATH', '')}")
@@ -178,10 +182,10 @@ class Checker:
         for call in calls:
             for words in simple_commands(call):
                 while len(words) > 1 and words[0] in ("mpirun", "srun", "env", "time"):
-                    start = next((i for i, word in enumerate(words) if word == "millrace"), None)
+                    start = next((i for i, word in enumerate(words) if word in self.programs), None)
                     words = words[start:] if start else words[:1]
-                if pathlib.Path(words[0]).name == "millrace":
-                    wrong += self.program.faults(words)
+                if program := self.programs.get(pathlib.Path(words[0]).name):
+                    wrong += program.faults(words)
                 elif words[0] == "make":
                     wrong += [f"make {word}: no such target" for word in words[1:]
                               if re.match(r"^[a-z-]+$", word) and not word.startswith("-")

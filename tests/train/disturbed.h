@@ -37,7 +37,7 @@ class Disturbed : public testing::Test {
         for (int i = 0; i < 30; ++i) {
             text += "Story " + std::to_string(i * 7919 % 1000) + ": the mill went round";
             for (int j = 0; j < i % 5; ++j) text += ",\nand the cat ran on";
-            text += ".\n" + std::string(story::kStorySeparator) + "\n";
+            text += ".\n" + std::string(text::kEndOfText) + "\n";
         }
         ThreadPool pool(1);
         text::BpeTrainer trainer({.vocab = 280}, pool);

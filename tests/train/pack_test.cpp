@@ -40,7 +40,7 @@ class Pack : public testing::Test {
     Pack() : documents(some_documents(40)) {
         std::string text;
         for (const std::string& d : documents) {
-            text += d + "\n" + std::string(story::kStorySeparator) + "\n";
+            text += d + "\n" + std::string(text::kEndOfText) + "\n";
         }
         data = folder.write("stories.txt", text);
         text::BpeTrainer trainer({.vocab = 280}, pool);
@@ -108,7 +108,7 @@ TEST_F(Pack, AHugeDocumentIsOne) {
         text += " word of it's " + std::to_string(text.size()) + "\n, mill";
     const std::string uncut(600'000, 'x');  // it has no place to be cut
     PackOptions wanted = options("huge");
-    wanted.data = {folder.write("huge.txt", text + std::string(story::kStorySeparator) + uncut)};
+    wanted.data = {folder.write("huge.txt", text + std::string(text::kEndOfText) + uncut)};
     wanted.val = 0;
     const PackResult result = pack(wanted, pool);
     EXPECT_EQ(result.train.documents, 2u);

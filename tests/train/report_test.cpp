@@ -38,7 +38,6 @@ RunDescription example() {
     run.tokens_per_step = 32768;
     run.flops_per_token = 3e7;
     run.matrix_peak = 4e12;
-    run.entropy = 0.233;
     run.plan.add("parameters", 1 << 20);
     run.ledger.add(OpKind::linear, {10, 1000, 1000, 1u << 30, 0.75});
     run.ledger.add(OpKind::attention, {10, 1000, 1000, 1u << 20, 0.25});
@@ -71,7 +70,6 @@ TEST(TrainReport, ShowsTheRun) {
     const nlohmann::json loss = test::section_of(data, "chart", "Loss, nats per token");
     EXPECT_EQ(loss["curves"][1]["points"].size(), 10u);  // each validation
     EXPECT_EQ(loss["curves"][1]["dots"], true);
-    EXPECT_EQ(loss["levels"][0]["name"], "entropy of the corpus 0.2330");
     const nlohmann::json stages = test::section_of(data, "table", "Stages");
     EXPECT_EQ(stages["rows"][0]["cells"][0], "linear");  // the longer first
     EXPECT_DOUBLE_EQ((*row_of(stages, "linear"))[3].get<double>(), 0.75);

@@ -271,10 +271,10 @@ void add_measure_options(const Command& command, BenchOptions& options) {
 }  // namespace
 
 void add_bench(const Command& app, Action& action) {
-    const Command bench =
-        app.add_subcommand("bench",
-                           "Measure decode, prefill, training, kernels and more against what the "
-                           "machine can do");
+    const Command bench = app.add_subcommand(
+        "bench",
+        "Measure decode, prefill, loading, serving and training against what the "
+        "machine can do");
     bench.require_subcommand();
     bench.footer(
         "Examples:\n"
@@ -285,7 +285,8 @@ void add_bench(const Command& app, Action& action) {
         "stories-42m, pythia-2.8b, gpt2, gpt2-xl, gpt3-175b, qwen2.5-0.5b, qwen2.5-1.5b, "
         "qwen3-4b,\n"
         "qwen3-14b, qwen3-32b, sdar-4b, sdar-1.7b, llada-8b, dream-7b; types: f32, f16, bf16,\n"
-        "q8_0, q4_0. Their weights are made in memory.");
+        "q8_0, q4_0. Their weights are made in memory.\n"
+        "Experiments (the ladder, attention, streams and more) are millrace-lab's.");
     // Each command has its own BenchOptions: environment variables (MILLRACE_DEVICE) are read for
     // all commands, after the options of the one that was called.
     const auto own = [] { return std::make_shared<BenchOptions>(); };
@@ -327,20 +328,9 @@ void add_bench(const Command& app, Action& action) {
         .range(1, 1024)
         .shows_default();
     when_called(load, loading, load_bench);
-    add_bench_attention(bench, action);
     add_bench_batch(bench, action);
-    add_bench_comm(bench, action);
-    add_bench_context(bench, action);
     add_bench_diffusion(bench, action);
-    add_bench_fusion(bench, action);
-    add_bench_gemm(bench, action);
-    add_bench_ladder(bench, action);
-    add_bench_norm(bench, action);
-    add_bench_overlap(bench, action);
-    add_bench_precision(bench, action);
-    add_bench_sample(bench, action);
     add_bench_serve(bench, action);
-    add_bench_streams(bench, action);
     add_bench_train(bench, action);
 }
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench/next_token_spec.h"
 #include "cli/commands.h"
 #include "cli/engine.h"
 #include "cli/json.h"
 #include "cli/model_name.h"
+#include "cli/next_token_spec.h"
 #include "cli/options.h"
 #include "cli/peer.h"
 #include "cli/terminal.h"
