@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "cli/engine.h"
 #include "cli/options.h"
 #include "cli/terminal.h"
 #include "cli/version.h"

@@ -10,12 +10,23 @@
 #include "core/cpu.h"
 #include "core/error.h"
 #include "lab/ladder/matmul.h"
+#include "lab/ladder/process_device.h"
 #include "model/cuda/device_weights.h"
 
 namespace mr::ladder {
 namespace {
 
-enum class How { cpu, host, copies, preallocated, resident_weights, engine };
+enum class How {
+    cpu,
+    scalar,
+    host,
+    process_copies,
+    process_resident,
+    copies,
+    preallocated,
+    resident_weights,
+    engine
+};
 
 struct Step {
     const char* id;
@@ -24,13 +35,17 @@ struct Step {
     DType weights = DType::f32;
     bool fuse = false, graph = false, dependent_launch = false, persistent = false;
 
-    bool on_device() const { return how != How::cpu && how != How::host; }
+    bool on_gpu() const { return how >= How::copies; }
+    bool on_device() const { return how >= How::process_copies; }  // the GPU, or its stand-in
 };
 
 // Every line changes one thing.
 constexpr Step kSteps[] = {
     {"0", "cpu", How::cpu},
+    {"scalar", "one thread", How::scalar},
     {"host", "plain forward", How::host},
+    {"process", "copy per matmul", How::process_copies},
+    {"process", "resident weights", How::process_resident},
     {"1", "copy per matmul", How::copies},
     {"2", "preallocated", How::preallocated},
     {"3", "resident weights", How::resident_weights},
@@ -49,7 +64,7 @@ constexpr int kLast = 9;
     throw Error::usage({.field = "--rungs",
                         .value = rungs,
                         .problem = "is not a list of rungs",
-                        .remedy = "rungs are 0 to 9 and host; as in 0,host,4-9"});
+                        .remedy = "rungs are 0 to 9, scalar, host and process; as in 0,host,4-9"});
 }
 
 // Whether `rungs` includes the rung. Throws for an unknown one.
@@ -60,7 +75,7 @@ bool wanted(const std::string& rungs, std::string_view id) {
     while (true) {
         const std::size_t comma = std::min(rest.find(','), rest.size());
         const std::string_view part = rest.substr(0, comma);
-        if (part == "host") {
+        if (part == "scalar" || part == "host" || part == "process") {
             found = found || id == part;
         } else {
             int first = -1, last = -1;
@@ -169,6 +184,12 @@ std::unique_ptr<Decoder> Climb::decoder(const Step& step) {
                                               step.on_device());
     };
     switch (step.how) {
+        case How::scalar:
+            return plain(std::make_unique<ScalarMatmul>());
+        case How::process_copies:
+            return plain(process_matmul(Residence::nothing));
+        case How::process_resident:
+            return plain(process_matmul(Residence::weights));
         case How::host:
             return plain(std::make_unique<HostMatmul>(pool_.size()));
         case How::copies:
@@ -300,7 +321,7 @@ Ladder climb(ModelPtr model, const Options& options, const Progress& progress) {
     for (const Step& step : kSteps) {
         if (progress) progress("climbing", done++, std::size(kSteps));
         if (!wanted(options.rungs, step.id)) continue;
-        if (step.on_device() && !options.cuda) {
+        if (step.on_gpu() && !options.cuda) {
             out.absent.push_back({step.id, step.name});
             continue;
         }

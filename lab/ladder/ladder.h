@@ -39,7 +39,7 @@ struct Check {
 };
 
 struct Rung {
-    std::string id;    // "0", "host", "1", ... "8"; 5 and 8 have two steps each
+    std::string id;    // "0", "scalar", "host", "process", "1", ... "9"; some have two steps
     std::string name;  // "copy per matmul"
     DType weights = DType::f32;
     bool reference = false;  // the others are checked against it

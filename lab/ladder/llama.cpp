@@ -45,9 +45,22 @@ void add(std::vector<float>& x, const std::vector<float>& more) {
 
 }  // namespace
 
+void multiply_rows(float* out, const float* x, const float* w, std::int64_t begin, std::int64_t end,
+                   int k) {
+    for (std::int64_t row = begin; row < end; ++row) out[row] = dot(w + row * k, x, k);
+}
+
+void ScalarMatmul::multiply(float* out, const float* x, const float* w, int n, int k) {
+    for (std::int64_t row = 0; row < n; ++row) {
+        float sum = 0;
+        for (int i = 0; i < k; ++i) sum += w[row * k + i] * x[i];
+        out[row] = sum;
+    }
+}
+
 void HostMatmul::multiply(float* out, const float* x, const float* w, int n, int k) {
     pool_.parallel_for(n, 32, [&](std::int64_t begin, std::int64_t end, int) {
-        for (std::int64_t row = begin; row < end; ++row) out[row] = dot(w + row * k, x, k);
+        multiply_rows(out, x, w, begin, end, k);
     });
 }
 

@@ -29,6 +29,17 @@ class Matmul {
     Split* split = nullptr;  // set: filled, which costs time
 };
 
+// Rows [begin, end) of a product, as HostMatmul computes them.
+void multiply_rows(float* out, const float* x, const float* w, std::int64_t begin, std::int64_t end,
+                   int k);
+
+// One thread, one multiplication and one addition at a time: what a compiler makes of the
+// textbook's loop, which must not change the order of a sum.
+class ScalarMatmul final : public Matmul {
+  public:
+    void multiply(float* out, const float* x, const float* w, int n, int k) override;
+};
+
 class HostMatmul final : public Matmul {
   public:
     explicit HostMatmul(int threads) : pool_(threads) {}

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/engine.h"
 #include "cli/existing_file.h"
 #include "cli/json.h"
 #include "cli/options.h"

@@ -99,7 +99,7 @@ Chart loss_chart(std::span<const StepMetrics> steps) {
     return chart;
 }
 
-void add_charts(Page& page, const RunDescription& run, std::span<const StepMetrics> steps) {
+void add_charts(Page& page, std::span<const StepMetrics> steps) {
     if (steps.empty()) return;
     page.add(loss_chart(steps));
     const auto add = [&](const char* title, const char* name, bool from_zero, bool log,
@@ -180,7 +180,7 @@ Table fact_table(const RunDescription& run) {
 Page train_page(const RunDescription& run, std::span<const StepMetrics> steps) {
     Page page(run.name);
     page.add_line(summary(run, steps, add_up(run, steps)));
-    add_charts(page, run, steps);
+    add_charts(page, steps);
     page.add(op_table(run.ledger, run.ledger_steps));
     page.add(observe::plan_table(run.plan, run.memory_taken));
     page.add(fact_table(run));
