@@ -33,7 +33,7 @@ class GpuFusion : public testing::Test {
     static Ladder climb_quickly(const test::OnDevice& on, const model::EngineOptions& engine) {
         Options options;
         options.measure = {.prompt = 16, .steps = 4, .repetitions = 1, .warmup = 0};
-        options.ids = made_up_ids(128, on.model->spec.vocab);
+        options.ids = decode::made_up_ids(128, on.model->spec.vocab);
         options.engine = engine;
         return climb(on.model, on.weights, options);
     }
@@ -136,7 +136,7 @@ TEST_F(GpuFusion, PromptsHaveTheSameBits) {
         const test::OnDevice on = pythia(2, type);
         model::EngineOptions options = small();
         options.max_logits = 100;
-        const std::vector<std::int32_t> ids = made_up_ids(100, on.model->spec.vocab);
+        const std::vector<std::int32_t> ids = decode::made_up_ids(100, on.model->spec.vocab);
         const auto logits = [&](const model::EngineOptions& of) {
             return test::logits_of(*on.engine(of), ids, ids.size());
         };
@@ -150,7 +150,7 @@ TEST_F(GpuFusion, ManyRowsWithoutAnyFusionAreNear) {
     options.max_logits = 40;
     for (const test::OnDevice& on :
          {pythia(2, DType::f16), test::load_on_device("random:stories-42m:bf16")}) {
-        const std::vector<std::int32_t> ids = made_up_ids(40, on.model->spec.vocab);
+        const std::vector<std::int32_t> ids = decode::made_up_ids(40, on.model->spec.vocab);
         for (const std::size_t chunk : {std::size_t{1}, std::size_t{3}, ids.size()}) {
             const std::vector<float> want = test::logits_of(*on.engine(options), ids, chunk);
             const std::vector<float> got =
@@ -164,7 +164,7 @@ TEST_F(GpuFusion, ManyRowsWithoutAnyFusionAreNear) {
 TEST_F(GpuFusion, ScoresWhatAPassOfTheSameTokensScores) {
     const test::OnDevice on = test::load_on_device("random:stories-42m:bf16");
     const std::unique_ptr<model::Engine> engine = on.engine(small());
-    const std::vector<std::int32_t> ids = made_up_ids(40, on.model->spec.vocab);
+    const std::vector<std::int32_t> ids = decode::made_up_ids(40, on.model->spec.vocab);
     const double fed = score_fed(*engine, ids);
     const model::SeqId seq = engine->cache().open();
     double nats = 0;

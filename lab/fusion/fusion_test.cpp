@@ -31,7 +31,7 @@ TEST(FusionScore, IsTheNllOfThePrompt) {
     for (const char* family : {"gpt-neox", "llama2"}) {
         SCOPED_TRACE(family);
         const std::unique_ptr<model::Engine> engine = open(family, 24);
-        const std::vector<std::int32_t> ids = made_up_ids(24, engine->model().spec.vocab);
+        const std::vector<std::int32_t> ids = decode::made_up_ids(24, engine->model().spec.vocab);
         const double fed = score_fed(*engine, ids);
         const model::SeqId seq = engine->cache().open();
         const model::BatchItem item =
@@ -56,8 +56,8 @@ TEST(FusionRules, FourDigits) {
 }
 
 TEST(FusionRules, MadeUpIdsAreOfTheVocabularyAndAlwaysTheSame) {
-    const std::vector<std::int32_t> ids = made_up_ids(300, 50304);
-    EXPECT_EQ(ids, made_up_ids(300, 50304));
+    const std::vector<std::int32_t> ids = decode::made_up_ids(300, 50304);
+    EXPECT_EQ(ids, decode::made_up_ids(300, 50304));
     EXPECT_GT(std::set(ids.begin(), ids.end()).size(), 290u);
     for (const std::int32_t id : ids) EXPECT_TRUE(id >= 0 && id < 50304);
 }

@@ -45,17 +45,28 @@ TEST(Ladder, ThePlainForwardIsTheEngines) {
     for (const auto style : {ops::RopeStyle::half, ops::RopeStyle::interleaved}) {
         for (const DType type : {DType::f32, DType::bf16, DType::q8_0}) {
             const Ladder ladder = climb(tiny_model(style, type), quick());
-            ASSERT_EQ(ladder.rungs.size(), 2u);
+            ASSERT_EQ(ladder.rungs.size(), 5u);
             EXPECT_TRUE(ladder.rungs[0].reference);
-            const Rung& host = ladder.rungs[1];
-            EXPECT_EQ(host.id, "host");
-            EXPECT_EQ(host.check.failed, "");
-            EXPECT_EQ(host.check.same_tokens, 6);
-            EXPECT_LE(host.check.largest, host.check.largest_limit);
-            EXPECT_LT(host.check.largest_limit, 1e-3);
-            EXPECT_GT(host.tokens_per_second, 0);
-            EXPECT_GT(host.gain, 0);
-            EXPECT_EQ(host.to_device, 0);
+            EXPECT_EQ(ladder.rungs[2].id, "host");
+            EXPECT_EQ(ladder.rungs[2].to_device, 0);
+            // The second process multiplies as the plain forward does, and is sent something.
+            for (const std::size_t i : {3, 4}) {
+                EXPECT_EQ(ladder.rungs[i].id, "process");
+                EXPECT_EQ(ladder.rungs[i].check.largest, ladder.rungs[2].check.largest);
+                EXPECT_GT(ladder.rungs[i].to_device, 0);
+                EXPECT_EQ(ladder.rungs[i].to_host, ladder.rungs[3].to_host);
+            }
+            EXPECT_LT(ladder.rungs[4].to_device, ladder.rungs[3].to_device / 4);
+            for (std::size_t i = 1; i < ladder.rungs.size(); ++i) {
+                const Rung& rung = ladder.rungs[i];
+                SCOPED_TRACE(rung.id);
+                EXPECT_EQ(rung.check.failed, "");
+                EXPECT_EQ(rung.check.same_tokens, 6);
+                EXPECT_LE(rung.check.largest, rung.check.largest_limit);
+                EXPECT_LT(rung.check.largest_limit, 1e-3);
+                EXPECT_GT(rung.tokens_per_second, 0);
+                EXPECT_GT(rung.gain, 0);
+            }
             EXPECT_EQ(ladder.absent.size(), 11u);
             EXPECT_TRUE(ladder.passed());
         }

@@ -308,7 +308,7 @@ int distance(const DistanceOptions& options) {
     const std::string text = read_input(options.stories);
     const std::vector<std::string_view> stories = decode::split_documents(
         text, {.split = std::string(text::kEndOfText), .limit = static_cast<int>(nats.size())});
-    const std::optional<story::Distance> found = story::distance(stories, nats);
+    const std::optional<story::Distance> found = story::distance_of(stories, nats);
     if (!found) {
         throw Error::input(
             {.file = options.stories,

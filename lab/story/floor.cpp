@@ -47,8 +47,8 @@ std::optional<Floor> floor_of(const train::Shards& split, std::int32_t end_token
     return floor;
 }
 
-std::optional<Distance> distance(std::span<const std::string_view> stories,
-                                 std::span<const double> nats) {
+std::optional<Distance> distance_of(std::span<const std::string_view> stories,
+                                    std::span<const double> nats) {
     if (stories.empty() || stories.size() != nats.size()) return std::nullopt;
     Distance out;
     double squares = 0;

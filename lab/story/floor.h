@@ -34,7 +34,7 @@ struct Distance {
 
 // nats[i]: the model's nats for stories[i] and its end. None if one is not from the storybook, or
 // there are none.
-std::optional<Distance> distance(std::span<const std::string_view> stories,
-                                 std::span<const double> nats);
+std::optional<Distance> distance_of(std::span<const std::string_view> stories,
+                                    std::span<const double> nats);
 
 }  // namespace mr::story

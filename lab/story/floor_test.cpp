@@ -25,15 +25,15 @@ struct Packed {
             ids.push_back(kEnd);
         }
         tokens = ids.size();
-        ShardHeader header{.vocab = 257, .tokens = ids.size()};
+        train::ShardHeader header{.vocab = 257, .tokens = ids.size()};
         header.checksum = fnv1a(std::as_bytes(std::span(ids)));
-        const std::string head = shard_header_bytes(header);
+        const std::string head = train::shard_header_bytes(header);
         bytes.resize(head.size() + 2 * ids.size());
         std::memcpy(bytes.data(), head.data(), head.size());
         std::memcpy(bytes.data() + head.size(), ids.data(), 2 * ids.size());
-        std::vector<Shard> shards;
-        shards.push_back(Shard::parse(bytes, "test"));
-        split = Shards(std::move(shards), {.documents = texts.size(), .tokens = tokens});
+        std::vector<train::Shard> shards;
+        shards.push_back(train::Shard::parse(bytes, "test"));
+        split = train::Shards(std::move(shards), {.documents = texts.size(), .tokens = tokens});
     }
     std::optional<Floor> floor(std::uint64_t most = 2000) const {
         return floor_of(split, kEnd, *tokenizer, most);
@@ -42,7 +42,7 @@ struct Packed {
     text::Tokenizer::Ptr tokenizer = text::Tokenizer::bytes(257);
     std::vector<std::byte> bytes;
     std::size_t tokens = 0;
-    Shards split;
+    train::Shards split;
 };
 
 TEST(StoryFloor, IsTheirProbability) {
@@ -85,16 +85,16 @@ TEST(StoryDistance, IsWhatAModelPaysMore) {
         own += story.nats / 3;
     }
     std::vector<std::string_view> stories(texts.begin(), texts.end());
-    const auto distance = distance(stories, nats);
-    ASSERT_TRUE(distance);
-    EXPECT_NEAR(distance->own, own, 1e-9);
-    EXPECT_NEAR(distance->above, 2.0, 1e-9);
+    const auto found = distance_of(stories, nats);
+    ASSERT_TRUE(found);
+    EXPECT_NEAR(found->own, own, 1e-9);
+    EXPECT_NEAR(found->above, 2.0, 1e-9);
     // Squares of 1.5, 0.5 and 2 from the mean: a variance of 6.5 / 2, over three stories.
-    EXPECT_NEAR(distance->error, std::sqrt(6.5 / 2 / 3), 1e-9);
-    EXPECT_EQ(distance->entropy, Storybook::entropy_nats());
+    EXPECT_NEAR(found->error, std::sqrt(6.5 / 2 / 3), 1e-9);
+    EXPECT_EQ(found->entropy, Storybook::entropy_nats());
     stories[1] = "Once upon a time there was a cat.";
-    EXPECT_FALSE(distance(stories, nats));
-    EXPECT_FALSE(distance({}, {}));
+    EXPECT_FALSE(distance_of(stories, nats));
+    EXPECT_FALSE(distance_of({}, {}));
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ class Experiments(driver.CliTest):
         page = self.folder / "page.html"
         for arguments in ((), ("--size", 1000, "--streams", "1,2"), ("--json", "--html", page)):
             self.fails(3, driver.LAB, "streams", *arguments, env=hidden,
-                       says=["bench streams", "GPU", "millrace info"])
+                       says=["streams", "GPU", "millrace info"])
         self.assertFalse(page.exists())
 
     def test_streams_errors(self):
@@ -92,7 +92,7 @@ class Experiments(driver.CliTest):
         for arguments in ((), ("--link", "50GB/s,400Gb/s", "--json"),
                           ("--ranks", 2, "--bucket", 1, "--occupy", 0, "--steps", 1)):
             self.fails(3, driver.LAB, "overlap", "random:gpt2", *arguments, env=hidden,
-                       says=["bench overlap", "GPU", "millrace info"])
+                       says=["overlap", "GPU", "millrace info"])
 
     def test_overlap_errors(self):
         """Reported before looking for a GPU."""

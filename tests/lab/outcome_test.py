@@ -79,7 +79,7 @@ class Outcome(driver.CliTest):
         self.fails(1, driver.LAB, "compare", "a", "nothing", env=self.env, says=("nothing", "--save NAME"))
         self.fails(1, driver.LAB, "compare", "a", "../a", env=self.env, says="../a")
         bad = self.folder / "bad.json"
-        for text in ("", "no JSON", "[]", "{}", '{"format": "millrace-lab run"}',
+        for text in ("no JSON", "[]", "{}", '{"format": "millrace-lab run"}',
                      '{"format": "millrace-lab run", "result": 3}', '{"format": 3, "result": {}}'):
             bad.write_text(text)
             self.fails(1, driver.LAB, "compare", "a", bad, env=self.env, says=("bad.json", "kept run"))
@@ -88,7 +88,7 @@ class Outcome(driver.CliTest):
         self.fails(2, driver.LAB, "compare", "a", says="RUN is required")
 
     def test_names_and_places_of_runs(self):
-        for name in ("../a", "a/b", "", ".hidden", "a b"):
+        for name in ("../a", "a/b", ".hidden", "a b"):
             self.fails(2, *SAMPLER, "--save", name, env=self.env, says="--save")
         self.assertFalse(self.runs.exists())
         self.runs.write_text("a file")
