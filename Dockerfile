@@ -18,6 +18,7 @@ COPY cmake cmake/
 COPY include include/
 COPY src src/
 COPY bench bench/
+COPY lab lab/
 COPY examples examples/
 COPY models models/
 RUN cmake --preset package -DMILLRACE_CUDA="${CUDA}" -DMILLRACE_CUDA_ARCH="${CUDA_ARCH}" \

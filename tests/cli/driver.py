@@ -57,10 +57,14 @@ class Result:
         return json.loads(self.raw.decode("utf-8"))
 
 
+def command_of(arguments, program=BIN):
+    """The words of a call: of `program`, or of the laboratory's if it is the first."""
+    words = [str(word) for word in arguments]
+    return words if LAB in words[:1] else [program, *words]
+
+
 def millrace(*arguments, stdin=b"", env=None, timeout=HANG, program=BIN, **kwargs):
-    if arguments and arguments[0] == LAB:
-        program, *arguments = arguments
-    done = subprocess.run([program, *map(str, arguments)], input=stdin, stdout=subprocess.PIPE,
+    done = subprocess.run(command_of(arguments, program), input=stdin, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=timeout,
                           env={**os.environ, **(env or {})}, **kwargs)
     return Result(done.returncode, done.stdout, done.stderr)

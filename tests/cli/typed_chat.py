@@ -34,7 +34,7 @@ class TypedTest(driver.CliTest):
         environment = {**os.environ, "XDG_STATE_HOME": str(self.state), "TERM": "xterm",
                        "LC_ALL": "C.UTF-8", "HOME": str(self.folder), "NO_COLOR": "1", **environment}
         self.process = subprocess.Popen(
-            [driver.BIN, *map(str, command), *map(str, options)], stdin=theirs, stdout=theirs,
+            driver.command_of([*command, *options]), stdin=theirs, stdout=theirs,
             stderr=theirs, start_new_session=True, env=environment,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
         os.close(theirs)

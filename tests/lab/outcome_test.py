@@ -85,7 +85,7 @@ class Outcome(driver.CliTest):
             self.fails(1, driver.LAB, "compare", "a", bad, env=self.env, says=("bad.json", "kept run"))
         bad.write_text('{"format": "millrace-lab run", "result": {"experiment": "other"}}')
         self.fails(2, driver.LAB, "compare", "a", bad, env=self.env, says=("'other'", "'sampler'"))
-        self.fails(2, driver.LAB, "compare", "a", says="RUN is required")
+        self.fails(2, driver.LAB, "compare", "a", says="required")
 
     def test_names_and_places_of_runs(self):
         for name in ("../a", "a/b", ".hidden", "a b"):

@@ -41,8 +41,9 @@ function roofLines(read, roofs, x, y) {
     const name = `${roof.name}: ${rateText(roof.rate)}`;
     const ends = [x.to - 4, (begin + x.to + textWidth(name)) / 2, begin + 12 + textWidth(name)];
     made.push({ x1: begin, y1: at, x2: x.to, y2: at, name,
-      // Where the line is shorter than the name, the memory roof may cross both rows beside it.
-      places: [-7, 16, -21, 30, -35, 44, -49, 58, 72].flatMap(far => ends.map(end => [end, at + far, 'end'])) });
+      // Where the line is shorter than the name, other roofs may cross both rows beside it.
+      places: Array.from({ length: 12 }, (_, i) => [-7 - 14 * i, 16 + 14 * i]).flat()
+        .flatMap(far => ends.map(end => [end, at + far, 'end'])) });
   }
   return made;
 }
