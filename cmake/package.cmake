@@ -80,6 +80,8 @@ set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_DEV_PACKAGE_NAME libmillrace-dev)
+set(CPACK_COMPONENT_LAB_DESCRIPTION "Experiments that each answer one question about the speed of \
+language models, repeated on this machine.")
 set(CPACK_DEBIAN_LAB_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_LAB_PACKAGE_RECOMMENDS millrace)  # its bundled models
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)

@@ -49,17 +49,20 @@ std::string machine() {
                        gpu ? ", " + gpu->name : "");
 }
 
+void make_folder_of_runs() {
+    const fs::path folder = folder_of_runs();
+    std::error_code failed;
+    fs::create_directories(folder, failed);
+    if (!failed) return;
+    throw Error::input({.file = folder.string(),
+                        .problem = "cannot be made: " + failed.message(),
+                        .remedy = "name another folder in MILLRACE_LAB_RUNS"});
+}
+
 void keep(const std::string& name, const Json& result) {
     const std::time_t now = std::time(nullptr);
     const std::tm utc = *std::gmtime(&now);
     const fs::path folder = folder_of_runs();
-    std::error_code failed;
-    fs::create_directories(folder, failed);
-    if (failed) {
-        throw Error::input({.file = folder.string(),
-                            .problem = "cannot be made: " + failed.message(),
-                            .remedy = "name another folder in MILLRACE_LAB_RUNS"});
-    }
     const std::string path = (folder / fmt::format("{:%Y%m%d_%H%M%S}_{}.json", utc, name)).string();
     OutputFile file(path);
     file.write(json_text({{"format", kFormat},
@@ -135,15 +138,19 @@ observe::Page page_of(const Json& result) {
     return page;
 }
 
-// How the elements of a list are called: by their first text, with their first whole number where
-// that is needed to tell them apart, or by their places.
+// How the elements of a list are called: by their first text, with their first whole number or all
+// their texts where that is needed to tell them apart; else by their places.
 std::vector<std::string> names_of(const Json& list) {
     std::vector<std::string> texts(list.size()), numbers(list.size()), places(list.size());
+    std::vector<std::string> all(list.size());
     for (std::size_t i = 0; i < list.size(); ++i) {
         places[i] = std::to_string(i);
         if (!list[i].is_object()) continue;
         for (const auto& [key, value] : list[i].items()) {
-            if (texts[i].empty() && value.is_string()) texts[i] = value.get<std::string>();
+            if (value.is_string()) {
+                if (texts[i].empty()) texts[i] = value.get<std::string>();
+                all[i] += (all[i].empty() ? "" : ", ") + value.get<std::string>();
+            }
             if (numbers[i].empty() && value.is_number_integer()) {
                 numbers[i] = fmt::format("{} {}", key, value.get<std::int64_t>());
             }
@@ -158,7 +165,8 @@ std::vector<std::string> names_of(const Json& list) {
         if (!texts[i].empty() && !numbers[i].empty()) texts[i] += ", ";
         texts[i] += numbers[i];
     }
-    return apart(texts) ? texts : places;
+    if (apart(texts)) return texts;
+    return apart(all) ? all : places;
 }
 
 void add_numbers(const Json& value, const std::string& at,
@@ -178,9 +186,9 @@ void add_numbers(const Json& value, const std::string& at,
 }
 
 std::string found_run(const std::string& which) {
-    if (fs::is_regular_file(which)) return which;
     std::string newest;
     std::error_code failed;
+    if (fs::is_regular_file(which, failed)) return which;
     if (is_name(which)) {
         for (const fs::directory_entry& entry : fs::directory_iterator(folder_of_runs(), failed)) {
             // DATE_TIME_NAME.json: the date and the time have no letters and one '_' each.
@@ -218,6 +226,10 @@ void check_outcome(const OutcomeOptions& options) {
                             .problem = "is no name for a run",
                             .remedy = "use letters, digits, '-', '_' and '.'"});
     }
+    if (!options.save.empty()) {
+        make_folder_of_runs();
+        const OutputFile probe((folder_of_runs() / (options.save + ".json")).string());
+    }
     if (options.html.empty()) return;
     observe::require_own_file(options.html, observe::kPageMark);
     const OutputFile probe(options.html);
@@ -225,12 +237,11 @@ void check_outcome(const OutcomeOptions& options) {
 
 void show(const OutcomeOptions& options, const Json& result, const std::string& text,
           const std::optional<observe::Page>& page) {
-    if (!options.html.empty()) {
-        observe::write_page(options.html, page ? *page : page_of(result));
-        note("page: " + one_line(options.html));
-    }
-    if (!options.save.empty()) keep(options.save, result);
     out(options.json ? json_text(result) : text);
+    if (!options.save.empty()) keep(options.save, result);
+    if (options.html.empty()) return;
+    observe::write_page(options.html, page ? *page : page_of(result));
+    note("page: " + one_line(options.html));
 }
 
 KeptRun kept_run(const std::string& which) {
@@ -238,7 +249,8 @@ KeptRun kept_run(const std::string& which) {
     run.path = found_run(which);
     const std::optional<Json> json = object_of_line(read_input(run.path));
     if (!json || json->value("format", Json()) != kFormat || !json->contains("result") ||
-        !(*json)["result"].is_object()) {
+        !(*json)["result"].is_object() ||
+        !(*json)["result"].value("experiment", Json()).is_string()) {
         throw Error::input({.file = run.path,
                             .problem = "is no kept run of millrace-lab",
                             .remedy = "keep one with --save NAME"});

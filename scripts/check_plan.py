@@ -13,7 +13,6 @@ DRIVERS = (
     ("src/train/parallel/", ("ranks",)),
     ("src/train/plan/", ("plan",)),
     ("src/train/", ("train",)),
-    ("lab/story/", ("story",)),
     ("src/decode/", ("run", "generation")),
     ("src/model/io/", ("convert", "folders")),
     ("src/text/", ("tokenize",)),
@@ -22,7 +21,7 @@ DRIVERS = (
     ("src/cli/chat/", ("chat", "chat_commands")),
 )
 # Names in a plan that stand for all tests which begin with them.
-GROUPS = ("docs", "house", "example.learn")
+GROUPS = ("docs", "house", "example.learn", "lab")
 # The suites of a file of tests.
 SUITE = re.compile(r"^(?:TEST|TEST_F|TEST_P)\((\w+),", re.M)
 
@@ -132,6 +131,9 @@ def add_file(plan, root, name):
             add_cli(plan, [stem], root)
         else:
             plan.left_out.append(f"{name}: many tests of the command line share it; ctest -R '^cli'")
+    elif parts[:2] == ("tests", "lab"):
+        plan.ctest.add("lab")
+        plan.targets |= {"millrace_cli", "millrace_lab"}
     elif parts[:2] == ("tests", "compat"):
         add_cli(plan, ["compat"], root)  # it reads the records and the cases there
         plan.left_out.append(f"{name}: transformers is installed to compare with it; `make test-compat`")
@@ -140,7 +142,9 @@ def add_file(plan, root, name):
             plan.cuda.append(name)
         plan.left_out.append(f"{name}: needs a GPU; `make test-gpu`")
     elif parts[0] in ("bench", "lab") and name.endswith(CODE):
-        plan.add_program("test_lab", None)
+        plan.add_program(f"test_{parts[0]}", None)
+        if parts[0] == "lab":
+            plan.targets.add("millrace_lab")
     elif parts[:2] == ("tests", "house"):
         pass  # they run in any case
     elif parts[:2] == ("tests", "contributing") or name.startswith("scripts/check"):

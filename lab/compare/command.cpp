@@ -54,7 +54,7 @@ int compare(const CompareOptions& options) {
     }
     std::size_t width = 6;
     for (const auto& [name, value] : numbers_of(a.result)) width = std::max(width, name.size());
-    text += fmt::format("  {:<{}}{:>14}{:>14}{:>10}\n", kind, width, "A", "B", "B / A");
+    text += fmt::format("  {:<{}}{:>14}{:>14}{:>10}\n", one_line(kind), width, "A", "B", "B / A");
     int equal = 0;
     for (const auto& [name, value] : numbers_of(a.result)) {
         const auto found = after.extract(name);

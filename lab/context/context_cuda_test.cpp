@@ -1,4 +1,4 @@
-// Published streaming on the GPU (bench/context): its kernels compared with the host's loops, and
+// Published streaming on the GPU (lab/context): its kernels compared with the host's loops, and
 // its NLL with the ring's.
 #include <gtest/gtest.h>
 

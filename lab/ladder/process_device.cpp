@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "core/error.h"
@@ -54,9 +55,8 @@ bool receive_all(int fd, void* data, std::size_t bytes) {
 
 std::size_t bytes_of(std::int64_t count) { return static_cast<std::size_t>(count) * sizeof(float); }
 
-// The device: multiplies until the program closes the socket. It was forked, and must not touch
-// what other threads of the program held.
-[[noreturn]] void serve(int fd) {
+// The device: multiplies until the program closes the socket.
+void serve_all(int fd) {
     std::unordered_map<std::uint64_t, std::vector<float>> kept;
     std::vector<float> passing, x, out;
     Request request{};
@@ -77,6 +77,14 @@ std::size_t bytes_of(std::int64_t count) { return static_cast<std::size_t>(count
             break;
         }
     }
+}
+
+// It was forked, and must neither touch what other threads of the program held nor return into it.
+[[noreturn]] void serve(int fd) {
+    try {
+        serve_all(fd);
+    } catch (...) {  // out of memory: the program sees that the socket is closed
+    }
     ::_exit(0);
 }
 
@@ -88,7 +96,8 @@ class ProcessMatmul final : public Matmul {
         process_ = ::fork();
         if (process_ == 0) {
             ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-            for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_DFL);
+            // A terminal's Ctrl-C is for the program, whose end ends this process.
+            for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
             ::close(ends[0]);
             serve(ends[1]);
         }
@@ -120,7 +129,7 @@ class ProcessMatmul final : public Matmul {
                                  .problem = "the second process ended",
                                  .remedy = "see whether memory ran out"});
         }
-        if (keeps_) there_[name] = true;
+        if (keeps_) there_.insert(name);
         if (weights > 0) ledger.add_host_to_device(weights);
         ledger.add_host_to_device(bytes_of(k));
         ledger.add_device_to_host(bytes_of(n));
@@ -138,7 +147,7 @@ class ProcessMatmul final : public Matmul {
     }
 
     const bool keeps_;
-    std::unordered_map<std::uint64_t, bool> there_;
+    std::unordered_set<std::uint64_t> there_;
     pid_t process_ = -1;
     int fd_ = -1;
 };

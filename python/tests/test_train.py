@@ -125,8 +125,9 @@ def test_callbacks_are_told_and_may_stop_the_run(packed, tmp_path):
     with pytest.raises(RuntimeError, match="enough"):
         mr.train(**SMALL, data=packed.path, out=tmp_path / "other", steps=3, on_step=enough)
     assert mr.Run(tmp_path / "other").checkpoint.name == "step-000001"  # saved first
+    (tmp_path / "large.txt").write_text("A cat sat. " * 1_600_000)  # written in two pieces
     with pytest.raises(RuntimeError, match="enough"):
-        mr.data.pack(data=packed.path.parent / "stories.txt", tokenizer="storyteller", out=tmp_path / "s",
+        mr.data.pack(data=tmp_path / "large.txt", tokenizer="storyteller", out=tmp_path / "s",
                      progress=lambda *_: enough(0))
     assert not (tmp_path / "s").exists()
 

@@ -51,6 +51,7 @@ constexpr std::pair<std::string_view, std::string_view> kMoved[] = {
     {"millrace bench gemm", "gemm"},           {"millrace bench ladder", "ladder"},
     {"millrace bench norm", "norms"},          {"millrace bench overlap", "overlap"},
     {"millrace bench precision", "precision"}, {"millrace bench sample", "sampler"},
+    {"millrace bench norms", "norms"},         {"millrace bench sampler", "sampler"},
     {"millrace bench streams", "streams"},     {"millrace data storybook", "story write"},
     {"millrace data check", "story check"},
 };

@@ -30,7 +30,9 @@ def same_text(case, ids):
     vocab = case["model"]["vocab"]
     added = {token["id"]: token for token in case["added_tokens"]}
     first = 0
-    while first < len(ids) and ids[first] in added and added[ids[first]]["special"]:
+    # Those that are normalized are no special ones for the library's decoder behind a Prepend.
+    while first < len(ids) and ids[first] in added and added[ids[first]]["special"] and not (
+            added[ids[first]]["normalized"]):
         first += 1
     used = [added[i]["content"] for i in ids[first:] if i in added]
     if not used:

@@ -19,7 +19,7 @@ class Install(driver.CliTest):
         prefix = self.folder / "prefix"
         self.command(CMAKE, "--install", driver.BUILD, "--prefix", prefix)
         # Without the fault-injection program, which is only for tests.
-        programs = ["millrace"]
+        programs = ["millrace", "millrace-lab"]
         if (pathlib.Path(driver.BUILD) / "millrace-pull").exists():  # built with libcurl
             programs.append("millrace-pull")
         self.assertEqual(sorted(path.name for path in (prefix / "bin").iterdir()), programs)

@@ -73,6 +73,14 @@ class Outcome(driver.CliTest):
         self.assertEqual({n["name"]: n["ratio"] for n in got["numbers"]}, {
             "rows[sum, bytes 4].bytes": 1, "rows[sum, bytes 4].us": 1, "rows[sum, bytes 8].bytes": 1,
             "rows[sum, bytes 8].us": 1, "deep.list[0]": 1, "deep.list[1]": 1.5, "deep.zero": None})
+        # Two with one first text, and no whole number: by all of their texts.
+        rungs = [{"rung": "5", "name": "bf16", "tok_s": 1.5}, {"rung": "5", "name": "fused", "tok_s": 2.5}]
+        a = run("a.json", {"rungs": [{"rung": "0", "name": "cpu", "tok_s": 0.5}, *rungs]})
+        b = run("b.json", {"rungs": rungs})
+        got = self.ok_json(driver.LAB, "compare", a, b)
+        self.assertEqual({n["name"]: n["ratio"] for n in got["numbers"]},
+                         {"rungs[5, bf16].tok_s": 1, "rungs[5, fused].tok_s": 1})
+        self.assertEqual(got["only_a"], ["rungs[0, cpu].tok_s"])
 
     def test_compare_errors(self):
         self.ok(*SAMPLER, "--save", "a", env=self.env)
@@ -80,19 +88,21 @@ class Outcome(driver.CliTest):
         self.fails(1, driver.LAB, "compare", "a", "../a", env=self.env, says="../a")
         bad = self.folder / "bad.json"
         for text in ("no JSON", "[]", "{}", '{"format": "millrace-lab run"}',
-                     '{"format": "millrace-lab run", "result": 3}', '{"format": 3, "result": {}}'):
+                     '{"format": "millrace-lab run", "result": 3}', '{"format": 3, "result": {}}',
+                     '{"format": "millrace-lab run", "result": {"experiment": 5}}'):
             bad.write_text(text)
             self.fails(1, driver.LAB, "compare", "a", bad, env=self.env, says=("bad.json", "kept run"))
         bad.write_text('{"format": "millrace-lab run", "result": {"experiment": "other"}}')
         self.fails(2, driver.LAB, "compare", "a", bad, env=self.env, says=("'other'", "'sampler'"))
+        self.fails(1, driver.LAB, "compare", "a", "x" * 300, env=self.env, says="no kept run")
         self.fails(2, driver.LAB, "compare", "a", says="required")
 
     def test_names_and_places_of_runs(self):
         for name in ("../a", "a/b", ".hidden", "a b"):
             self.fails(2, *SAMPLER, "--save", name, env=self.env, says="--save")
         self.assertFalse(self.runs.exists())
-        self.runs.write_text("a file")
-        self.fails(1, *SAMPLER, "--save", "a", env=self.env, says="MILLRACE_LAB_RUNS")
+        self.runs.write_text("a file")  # said before the work, whose result would be lost
+        self.fails(1, driver.LAB, "ladder", "random:nothing", "--save", "a", env=self.env, says="MILLRACE_LAB_RUNS")
 
     def test_pages(self):
         page = self.folder / "page.html"

@@ -11,8 +11,8 @@
 #include "formats/gguf.h"
 #include "formats/gguf_writer.h"
 #include "model/model.h"
-#include "model/names.h"
 #include "model/model_files.h"
+#include "model/names.h"
 #include "temp_folder.h"
 
 namespace mr::model {

@@ -204,9 +204,11 @@ TEST_F(Damage, AnotherInstructionPathIsSaid) {
     // Another version may have the same bits.
     events_.program = "millrace 98";
     const std::string notes = resumed(saved().back() + 1);
-    EXPECT_NE(notes.find("the run may go on with other bits than at its last checkpoint: program was , and "
-                         "is millrace 98"),
-              std::string::npos)
+    EXPECT_NE(
+        notes.find(
+            "the run may go on with other bits than at its last checkpoint: program was , and "
+            "is millrace 98"),
+        std::string::npos)
         << notes;
     EXPECT_EQ(notes.find("MILLRACE_ISA"), std::string::npos) << notes;
     // With another instruction path as well it surely has others.
