@@ -112,7 +112,7 @@ class Ranks(driver.CliTest):
         _, err = job.communicate(timeout=driver.HANG)
         self.assertNotEqual(job.returncode, 0)
         # mpirun wakes the stopped rank to end it, and then it may print something, too.
-        self.assertIn(f"millrace: rank {1 - stopped} of 2: rank {stopped} has not answered for 5 s", err)
+        self.assertIn(f"millrace-lab: rank {1 - stopped} of 2: rank {stopped} has not answered for 5 s", err)
 
     def test_a_rank_that_dies_ends_all(self):
         job, ranks = self.start(10 * driver.HANG)  # a rank that waits does not give up before the test does
