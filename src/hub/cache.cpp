@@ -14,12 +14,13 @@ namespace mr::hub {
 
 namespace fs = std::filesystem;
 
-namespace {
-
-fs::path with_home(const std::string& path) {
-    if (path != "~" && !path.starts_with("~/")) return path;
-    return fs::path(variable("HOME")) / path.substr(std::min<std::size_t>(2, path.size()));
+std::string with_home(const std::string& path) {
+    const std::string home = variable("HOME");
+    const bool short_form = path == "~" || path.starts_with("~/");
+    return home.empty() || !short_form ? path : home + path.substr(1);
 }
+
+namespace {
 
 // $XDG_CACHE_HOME or ~/.cache; empty if there is no home.
 fs::path user_cache() {
@@ -192,7 +193,7 @@ std::optional<std::string> find_downloaded(const Reference& wanted) {
     }
     const fs::path user = user_cache();
     if (llama.empty() && user.empty()) return std::nullopt;
-    return find_flat(wanted, llama.empty() ? user / "llama.cpp" : with_home(llama));
+    return find_flat(wanted, llama.empty() ? user / "llama.cpp" : fs::path(with_home(llama)));
 }
 
 }  // namespace mr::hub

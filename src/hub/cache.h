@@ -17,6 +17,9 @@ namespace mr::hub {
 
 // A variable of the environment; empty if it is not set.
 std::string variable(const char* name);
+// With the home folder in place of a ~ at the beginning, for paths that no shell has read; as it is
+// if there is no home.
+std::string with_home(const std::string& path);
 
 // $HF_HUB_CACHE, $HF_HOME/hub, or ~/.cache/huggingface/hub, as huggingface_hub finds it. Empty if
 // there is no home folder.

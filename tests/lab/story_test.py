@@ -74,7 +74,7 @@ class Story(driver.CliTest):
                                30 * got["nats_per_story"], places=4)
         self.assertIn(f"{got['nats_per_token']:.4f} nats per token",
                       self.ok(driver.LAB, "story", "floor", data).out)
-        stories.write_text("A text of somebody.")
+        stories.write_text("A text of another kind.")
         self.ok("data", "pack", "--data", stories, "--tokenizer", tok, "--out", data, "--force",
                 "--split", "", "--val", 0)
         self.fails(1, driver.LAB, "story", "floor", data, says=("data", "grammar"))
@@ -108,7 +108,7 @@ class Story(driver.CliTest):
                    says=("stories.txt", "3 stories for 4"))
         evaluated.write_text("no JSON")
         self.fails(1, driver.LAB, "story", "distance", stories, evaluated, says="eval.json")
-        stories.write_text("A text of somebody.")
+        stories.write_text("A text of another kind.")
         evaluated.write_text('{"document_nats": [1]}')
         self.fails(1, driver.LAB, "story", "distance", stories, evaluated, says="grammar")
 

@@ -6,11 +6,11 @@
 #include <system_error>
 #include <utility>
 
-#include "cli/chat/home_path.h"
 #include "cli/chat/settings.h"
 #include "cli/chat/slash.h"
 #include "cli/model_name.h"
 #include "core/printable.h"
+#include "hub/cache.h"
 
 namespace mr::cli {
 namespace {
@@ -31,7 +31,7 @@ std::vector<std::string> paths(std::string_view begin) {
     const std::string_view name = begin.substr(folder.size());
     std::vector<std::string> found;
     std::error_code error;
-    for (fs::directory_iterator at(folder.empty() ? "." : with_home(folder), error), end;
+    for (fs::directory_iterator at(folder.empty() ? "." : hub::with_home(folder), error), end;
          !error && at != end; at.increment(error)) {
         const std::string entry = at->path().filename().string();
         if (!entry.starts_with(name) || (name.empty() && entry.starts_with('.'))) continue;

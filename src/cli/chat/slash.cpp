@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "cli/chat/home_path.h"
 #include "cli/chat/saved_chat.h"
 #include "cli/chat/settings.h"
 #include "cli/terminal.h"
 #include "core/error.h"
 #include "core/nearest.h"
+#include "hub/cache.h"
 #include "observe/units.h"
 
 namespace mr::cli {
@@ -139,7 +139,7 @@ void undo(ChatState& state) {
 }
 
 std::string need_file(const char* command, const std::string& argument) {
-    if (!argument.empty()) return with_home(argument);
+    if (!argument.empty()) return hub::with_home(argument);
     throw Error::usage({.field = command, .problem = "needs the name of a file"});
 }
 
@@ -224,7 +224,7 @@ Slash obey(ChatState& state, std::string& line) {
     } else if (word == "/set") {
         setting(state, argument);
     } else if (word == "/model") {
-        line = with_home(argument);
+        line = hub::with_home(argument);
         if (!line.empty()) return Slash::model;
         say(fmt::format("{}: {}", one_line(state.model),
                         state.conversation.writer().continues_texts()
